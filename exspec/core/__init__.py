@@ -1,0 +1,1 @@
+"""Pure values and arithmetic, standard library only: no torch, grpc, asyncio, clock or logging."""
