@@ -78,9 +78,7 @@ def plan_alignment(rows: Sequence[RowShape]) -> AlignmentPlan:
 
 def aligned(rows: Sequence[RowShape], plan: AlignmentPlan) -> tuple[RowShape, ...]:
     """The rows after `plan` was carried out; I1 holds for them."""
-    return tuple(
-        RowShape(pad, row.length) for pad, row in zip(plan.left_pads, rows, strict=True)
-    )
+    return tuple(RowShape(pad, row.length) for pad, row in zip(plan.left_pads, rows, strict=True))
 
 
 def appended(rows: Sequence[RowShape], num_tokens: Sequence[int]) -> tuple[RowShape, ...]:

@@ -1,0 +1,136 @@
+"""What a client asks for and what it is told: the values behind GenerationService.
+
+The coordinator emits these events, the SDK hands them on; `exspec.wire.convert_generation` carries
+them over the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from exspec.core.acceptance import FinishReason
+from exspec.core.errors import ExspecError
+from exspec.core.params import SamplingParams, SpeculationParams
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Plain text, tokenized with the model's special tokens."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids, taken as they are."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation; the model's chat template is applied by the coordinator."""
+
+    messages: tuple[ChatMessage, ...]
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One generation. Empty `request_id`: drawn by the coordinator. Empty `model`: the only one.
+
+    `sampling.max_tokens` is only the bound the client gave if `has_max_tokens`; else it may be
+    lowered to what the context leaves.
+    """
+
+    prompt: Prompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    request_id: str = ""
+    model: str = ""
+    has_max_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens in and out; a final stop token counts."""
+
+    num_prompt_tokens: int
+    num_generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStats:
+    """How speculation went. A round is a target pass that decided something for this sequence."""
+
+    num_rounds: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens per round, the bonus token included: 1 + accepted / rounds (0.0 before a round)."""
+        return 1 + self.num_accepted_tokens / self.num_rounds if self.num_rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of the draft tokens that were accepted (0.0 without drafts)."""
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimings:
+    """Seconds on the coordinator's clock, from the request's arrival."""
+
+    queue_seconds: float = 0.0
+    time_to_first_token_seconds: float = 0.0
+    total_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """First event: the request was accepted."""
+
+    request_id: str
+    model: str
+    num_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What was committed since the last delta; `text` may be empty while a character is incomplete."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Last event."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    speculation: SpeculationStats = field(default_factory=SpeculationStats)
+    timings: RequestTimings = field(default_factory=RequestTimings)
+    stop_string: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Last event of one prompt of a batch that failed; the others go on."""
+
+    error: ExspecError
+
+
+Event = Started | Delta | Completed
+BatchEvent = Started | Delta | Completed | Failed

@@ -1,0 +1,1 @@
+"""KV memory of a worker: layouts, the tensors they place rows in, and grouped attention."""

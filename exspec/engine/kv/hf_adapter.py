@@ -1,0 +1,223 @@
+"""Where our KV memory meets transformers: the only file that knows its caches and attention hooks.
+
+A model runs with our attention function (registered under `ATTENTION_NAME`) and our `Cache`. For
+every layer the model calls `cache.update` and then the attention function; the first writes K and V
+into the store, the second reads them back by the pass plan. No scheduling, no token values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
+
+from exspec.core.errors import UnsupportedModelError
+from exspec.engine.kv.attention import attend
+from exspec.engine.kv.plan import PassPlan
+from exspec.engine.kv.store import KvStore
+
+ATTENTION_NAME = "exspec"
+"""Deliberately without a mask function: transformers then builds no mask of its own."""
+
+_IGNORABLE = frozenset(
+    {"position_ids", "use_cache", "output_attentions", "output_hidden_states", "return_dict"}
+    | {"position_embeddings", "cache", "past_key_values", "cache_position", "logits_to_keep"}
+    | {"is_causal", "layer_idx", "output_router_logits", "dropout"}
+)
+"""Keyword arguments attention may get that do not change its result in inference."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What the model's attention layers look like; the same in every layer."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
+class PassCache(Cache):
+    """The cache handed to the model for one pass. Writes go straight to the store."""
+
+    def __init__(self, store: KvStore, plan: PassPlan) -> None:
+        super().__init__(layers=[])
+        self._store = store
+        self._plan = plan
+        self._layer_index = -1
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write `[1, kv_heads, N, dim]` of a layer, and return them as they are."""
+        self._store.write(layer_idx, self._plan.write_addresses, key_states[0], value_states[0])
+        self._layer_index = layer_idx
+        return key_states, value_states
+
+    def attend(self, queries: torch.Tensor, scaling: float | None) -> torch.Tensor:
+        """Attention `[N, heads, dim]` over the layer that was written last."""
+        assert self._layer_index >= 0, "attention without an update of its layer"
+        return attend(self._store, self._layer_index, self._plan, queries, scaling)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions are always given explicitly, so there is no length to tell."""
+        return 0
+
+
+class ProbeCache(Cache):
+    """Remembers the shapes a model's layers write, stores nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.layers_seen: list[int] = []
+        self.shapes: list[tuple[int, int, int, int]] = []
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Note the layer."""
+        self.layers_seen.append(layer_idx)
+        return key_states, value_states
+
+    def attend(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> torch.Tensor:
+        """Note the shapes and answer zeros `[N, heads, value_dim]`."""
+        num_heads, num_tokens, _ = queries.shape
+        dims = keys.shape[1], keys.shape[3], values.shape[3]
+        self.shapes.append((num_heads, *dims))
+        return queries.new_zeros(num_tokens, num_heads, values.shape[3])
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Nothing is stored."""
+        return 0
+
+
+_current_cache: ContextVar[PassCache | ProbeCache] = ContextVar("exspec_cache")
+
+
+def _attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """What transformers calls in every layer: query `[1, heads, N, dim]` to `[1, N, heads, dim]`."""
+    _refuse_unknown(module, kwargs)
+    if attention_mask is not None:
+        raise UnsupportedModelError(f"{type(module).__name__} brings an attention mask of its own")
+    cache = _current_cache.get()
+    if isinstance(cache, ProbeCache):
+        return cache.attend(query[0], key, value)[None], None
+    return cache.attend(query[0], scaling)[None], None
+
+
+def _refuse_unknown(module: torch.nn.Module, kwargs: dict[str, Any]) -> None:
+    """Sinks, soft caps, windows, biases, …: an argument we do not know may change the result."""
+    for name, value in kwargs.items():
+        if value is not None and name not in _IGNORABLE:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} needs attention with {name!r}, which is not supported"
+            )
+
+
+AttentionInterface.register(ATTENTION_NAME, _attention_forward)
+
+
+def cache_keyword(model: PreTrainedModel) -> str:
+    """The forward argument that takes the cache (renamed in transformers 5.2x)."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def adopt(model: PreTrainedModel) -> None:
+    """Make the model call our attention function from now on.
+
+    Raises:
+        UnsupportedModelError: if its modelling code has no pluggable attention.
+    """
+    if model.config._attn_implementation != ATTENTION_NAME:  # noqa: SLF001
+        model.set_attn_implementation(ATTENTION_NAME)
+    if model.config._attn_implementation != ATTENTION_NAME:  # noqa: SLF001
+        raise UnsupportedModelError(
+            f"{type(model).__name__} does not use transformers' pluggable attention"
+        )
+
+
+@contextmanager
+def native_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Run the model with transformers' own attention inside the block, then put back what was."""
+    before = model.config._attn_implementation  # noqa: SLF001
+    model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")  # noqa: SLF001
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def native_cache(model: PreTrainedModel) -> Cache:
+    """A growing cache of transformers' own, for the reference decoder."""
+    return DynamicCache(config=model.config)
+
+
+@contextmanager
+def attending(cache: PassCache | ProbeCache) -> Iterator[None]:
+    """Make `cache` the one our attention function reads from inside the block."""
+    token = _current_cache.set(cache)
+    try:
+        yield
+    finally:
+        _current_cache.reset(token)
+
+
+@torch.inference_mode()
+def probe_attention(model: PreTrainedModel) -> AttentionShape:
+    """Run two tokens through the model to see what its attention layers ask for.
+
+    Raises:
+        UnsupportedModelError: for attention we would not compute exactly.
+    """
+    before = model.config._attn_implementation  # noqa: SLF001
+    adopt(model)
+    cache = ProbeCache()
+    ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    arguments = {cache_keyword(model): cache, "use_cache": True}
+    try:
+        with attending(cache):
+            model(input_ids=ids, position_ids=torch.arange(2, device=ids.device)[None], **arguments)
+    finally:
+        model.set_attn_implementation(before)
+    return _shape_of(model, cache)
+
+
+def _shape_of(model: PreTrainedModel, cache: ProbeCache) -> AttentionShape:
+    """The one shape all layers share."""
+    name = type(model).__name__
+    if not cache.shapes or cache.layers_seen != list(range(len(cache.shapes))):
+        raise UnsupportedModelError(
+            f"{name} does not keep one KV entry per attention layer (updates of layers "
+            f"{cache.layers_seen} for {len(cache.shapes)} attention calls)"
+        )
+    if len(set(cache.shapes)) != 1:
+        raise UnsupportedModelError(f"{name} has attention layers of different shapes")
+    return AttentionShape(len(cache.shapes), *cache.shapes[0])

@@ -1,0 +1,146 @@
+"""From placed rows to the index tensors of one pass: packing order, write addresses, masks.
+
+Built once per pass and shared by all layers. Knows lengths and columns; no model, no token values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from exspec.engine.kv.layout import PlacedRow, Placement
+from exspec.engine.kv.store import KvShape, KvStore
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Rows computed by one attention call: R rows, each padded to T queries inside the call.
+
+    The group's tokens are `first_token` … of the pass. `gather` maps [R * T] queries to them (a
+    short row repeats its last token), `scatter` picks the real ones back; both None when every row
+    has T tokens. `mask` is additive, `[R, 1, T, columns]`, or None when all columns are visible.
+    """
+
+    first_token: int
+    num_tokens: int
+    num_rows: int
+    num_queries: int
+    slots: slice | torch.Tensor
+    columns: slice
+    gather: torch.Tensor | None
+    scatter: torch.Tensor | None
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """How the rows of a pass are packed into one flat list of N tokens, and where they go.
+
+    `order[i]` is the caller's index of the i-th packed row; `write_addresses` is
+    `[kv_heads * N]` for `KvStore.write`.
+    """
+
+    order: tuple[int, ...]
+    write_addresses: torch.Tensor
+    groups: tuple[AttentionGroup, ...]
+
+
+def plan_pass(placement: Placement, store: KvStore, num_query_groups: int) -> PassPlan:
+    """Pack placed rows. `num_query_groups` is query heads per KV head (they share one mask)."""
+    groups = [run for group in placement.groups for run in _runs(group, store.shape.device)]
+    rows = [row for group in groups for row in group]
+    slots = np.repeat([r.span.slot for r in rows], [r.span.num_tokens for r in rows])
+    columns = np.concatenate([_columns_of(row) for row in rows])
+    built, first_token = list[AttentionGroup](), 0
+    for group in groups:
+        built.append(_build_group(group, first_token, store.shape, num_query_groups))
+        first_token += built[-1].num_tokens
+    order = tuple(row.span.row_index for row in rows)
+    return PassPlan(order, store.addresses(slots, columns), tuple(built))
+
+
+def _columns_of(row: PlacedRow) -> np.ndarray:
+    """The columns the row's new tokens are written to."""
+    return np.arange(row.origin + row.span.start, row.origin + row.span.end)
+
+
+def _runs(group: Sequence[PlacedRow], device: torch.device) -> Iterator[list[PlacedRow]]:
+    """The group in slot order; on a CPU split where slots are not neighbours.
+
+    Neighbouring slots are read in place. Elsewhere a copy of the KV is needed: on a CPU that costs
+    more than another attention call, on an accelerator less.
+    """
+    rows = sorted(group, key=lambda row: row.span.slot)
+    if device.type != "cpu":
+        yield rows
+        return
+    run = [rows[0]]
+    for row in rows[1:]:
+        if row.span.slot != run[-1].span.slot + 1:
+            yield run
+            run = []
+        run.append(row)
+    yield run
+
+
+def _build_group(
+    rows: Sequence[PlacedRow], first_token: int, shape: KvShape, num_query_groups: int
+) -> AttentionGroup:
+    """Index tensors of one attention call."""
+    counts = np.array([row.span.num_tokens for row in rows])
+    num_queries = int(counts.max())
+    is_ragged = bool((counts != num_queries).any())
+    steps = np.minimum(np.arange(num_queries)[None, :], counts[:, None] - 1)  # [R, T]
+    columns = slice(
+        min(row.origin for row in rows), max(row.origin + row.span.end for row in rows)
+    )
+    ends = steps + np.array([row.origin + row.span.start for row in rows])[:, None]
+    mask = _mask(np.array([row.origin for row in rows]), ends, columns)
+    gather = steps + (np.cumsum(counts) - counts)[:, None]
+    real = np.arange(num_queries)[None, :] < counts[:, None]
+    return AttentionGroup(
+        first_token=first_token,
+        num_tokens=int(counts.sum()),
+        num_rows=len(rows),
+        num_queries=num_queries,
+        slots=_slots_of(rows, shape.device),
+        columns=columns,
+        gather=_to_index(gather, shape.device) if is_ragged else None,
+        scatter=_to_index(np.flatnonzero(real), shape.device) if is_ragged else None,
+        mask=_additive(mask, shape, num_query_groups),
+    )
+
+
+def _slots_of(rows: Sequence[PlacedRow], device: torch.device) -> slice | torch.Tensor:
+    """A slice when the slots are neighbours, else their indices."""
+    slots = [row.span.slot for row in rows]
+    if slots == list(range(slots[0], slots[0] + len(slots))):
+        return slice(slots[0], slots[0] + len(slots))
+    return torch.tensor(slots, device=device)
+
+
+def _mask(origins: np.ndarray, ends: np.ndarray, columns: slice) -> np.ndarray:
+    """Visible columns `[R, T, columns]`: from the row's origin to the query's own column."""
+    column = np.arange(columns.start, columns.stop)[None, None, :]
+    return (column >= origins[:, None, None]) & (column <= ends[:, :, None])
+
+
+def _additive(mask: np.ndarray, shape: KvShape, num_query_groups: int) -> torch.Tensor | None:
+    """The mask as numbers to add, repeated for the query heads of one KV head; None if no effect.
+
+    `[R, 1, num_query_groups * T, columns]`
+    """
+    if mask.all():
+        return None
+    visible = torch.from_numpy(mask).to(shape.device)
+    additive = torch.zeros(visible.shape, dtype=shape.dtype, device=shape.device)
+    additive.masked_fill_(~visible, float("-inf"))
+    return additive.repeat(1, num_query_groups, 1).unsqueeze(1)
+
+
+def _to_index(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A flat index tensor."""
+    return torch.from_numpy(values.reshape(-1).astype(np.int64)).to(device)

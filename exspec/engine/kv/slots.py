@@ -1,0 +1,65 @@
+"""The default layout: one slot per sequence, column = position, every row its own write cursor.
+
+Rollback is a smaller number and KV is never moved, so there is no state here beyond the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exspec.engine.kv.layout import MAX_BLOCK_TOKENS, PlacedRow, Placement, RowSpan
+from exspec.engine.kv.store import KvShape, KvStore
+
+MIN_SPLIT_WORK = 2048
+"""Query-column pairs of padding that cost about as much as one more attention call."""
+
+
+class SlotsLayout:
+    """Rows at column = position. `place` and `release` change nothing."""
+
+    def __init__(self, shape: KvShape) -> None:
+        self.store = KvStore(shape)
+
+    @staticmethod
+    def num_columns(capacity: int) -> int:
+        """Columns a slot needs to hold `capacity` tokens."""
+        return capacity
+
+    def place(self, rows: Sequence[RowSpan]) -> Placement:
+        """Group rows of like size; nothing is moved."""
+        groups = tuple(
+            tuple(PlacedRow(span, 0) for span in group) for group in group_by_size(rows)
+        )
+        return Placement(groups, 0, 0)
+
+    def release(self, slot: int) -> None:
+        """Nothing to forget."""
+
+
+def group_by_size(rows: Sequence[RowSpan]) -> list[list[RowSpan]]:
+    """Split rows into groups whose padding (queries to the most, columns to the longest) is small.
+
+    A prefill chunk stands alone. Other rows, in order of size, join the last group unless that
+    would more than double its work.
+    """
+    groups: list[list[RowSpan]] = []
+    for row in sorted(rows, key=lambda row: (row.num_tokens, row.end, row.slot)):
+        if groups and row.num_tokens <= MAX_BLOCK_TOKENS and _is_worth_joining(groups[-1], row):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _is_worth_joining(group: Sequence[RowSpan], row: RowSpan) -> bool:
+    """Whether one attention call over the group and the row beats two calls."""
+    together = [*group, row]
+    return _work(together) <= _work(group) + _work([row]) + MIN_SPLIT_WORK * 4
+
+
+def _work(group: Sequence[RowSpan]) -> int:
+    """Query-column pairs one attention call over the group computes."""
+    num_queries = max(row.num_tokens for row in group)
+    return len(group) * num_queries * max(row.end for row in group)
+
+

@@ -1,0 +1,122 @@
+"""How a process reads its settings: command line, then environment (EXSPEC_…), then default.
+
+Read once, in `__main__`, frozen, and handed down. The settings every service shares are here;
+each service adds its own in its `settings.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Literal, NoReturn, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+
+from exspec.runtime.logs import LogFormat
+
+EXIT_USAGE = 2
+
+
+class ServiceSettings(BaseSettings):
+    """What every service can be told."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="EXSPEC_",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_avoid_json=True,
+        frozen=True,
+        extra="forbid",
+    )
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(0, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    allow_insecure_bind: bool = Field(
+        default=False,
+        description="Listen in plain text beyond loopback. Anybody who can reach the port can use it.",
+    )
+    grace_seconds: float = Field(
+        10.0, ge=0, description="Seconds that running calls get when the process is told to stop."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe lines to log."
+    )
+    log_format: LogFormat = Field(LogFormat.TEXT, description="How log lines look.")
+    port_file: str = Field(
+        "", description="File to write the address listened on to, once it is known; empty: none."
+    )
+
+
+class WorkerSettings(ServiceSettings):
+    """What every worker can be told."""
+
+    coordinator: str = Field(
+        "127.0.0.1:50050", description="host:port of the coordinator to register with."
+    )
+    advertise: str = Field(
+        "",
+        description="host:port at which the coordinator reaches this worker; empty: the address "
+        "listened on.",
+    )
+    worker_id: str = Field(
+        "", max_length=128, description="Stable name of this worker; empty: drawn at start."
+    )
+    orphan_seconds: float = Field(
+        600.0, gt=0, description="Seconds after which a sequence nobody asked for is forgotten."
+    )
+
+
+class ModelWorkerSettings(WorkerSettings):
+    """What a worker that holds a model can be told."""
+
+    revision: str | None = Field(None, description="Revision on the Hugging Face hub.")
+    gguf_file: str | None = Field(None, description="GGUF file inside the model directory.")
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = Field(
+        "auto", description="Element type; auto: float32 on a CPU, else the checkpoint's."
+    )
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:0, mps …")
+    trust_remote_code: bool = Field(
+        default=False, description="Run Python code that comes with the model."
+    )
+    served_model_name: str | None = Field(
+        None, description="Name that requests use; default: the model's own."
+    )
+    max_model_len: int | None = Field(
+        None,
+        ge=2,
+        description="Most tokens per sequence, prompt included; default: 2048 or what "
+        "the model takes, whichever is less.",
+    )
+    kv_layout: Literal["slots", "padded"] = Field(
+        "slots", description="How the KV cache is laid out; padded is the paper's."
+    )
+    num_threads: int | None = Field(
+        None, ge=1, description="CPU threads for the model; default: torch's own choice."
+    )
+
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+def load_settings(settings_class: type[S], argv: Sequence[str], *, prog: str) -> S:
+    """Read settings from a command line and the environment; exits with 2 when they are bad.
+
+    `--help` is answered here, without loading anything heavy.
+    """
+    named = type(
+        settings_class.__name__,
+        (settings_class,),
+        {"model_config": SettingsConfigDict(cli_prog_name=prog), "__doc__": settings_class.__doc__},
+    )
+    try:
+        return CliApp.run(named, cli_args=list(argv))
+    except ValidationError as error:
+        _explain(error, prog)
+
+
+def _explain(error: ValidationError, prog: str) -> NoReturn:
+    for problem in error.errors():
+        name = "--" + ".".join(str(part) for part in problem["loc"]).replace("_", "-")
+        sys.stderr.write(f"{prog}: {name}: {problem['msg']} (got {problem.get('input')!r})\n")
+    raise SystemExit(EXIT_USAGE)

@@ -1,0 +1,1 @@
+"""grpc and protobuf live here: conversion, the status table, channels, servers, registration."""

@@ -1,0 +1,35 @@
+"""Channels to a server of ours: one set of options for clients, coordinator and workers."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""Bound of one message at both ends. Rounds are a few hundred bytes; tokenizers are megabytes."""
+
+_KEEPALIVE_MS = 20_000
+_KEEPALIVE_TIMEOUT_MS = 10_000
+MIN_PING_INTERVAL_MS = 10_000
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """A blocking channel to host:port. It connects on first use."""
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def open_aio_channel(address: str) -> grpc.aio.Channel:
+    """An asyncio channel to host:port. It connects on first use."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

@@ -1,0 +1,290 @@
+"""Messages between coordinator and workers, to our values and back. Nowhere else.
+
+A message that makes no sense raises ProtocolError and names the field.
+"""
+
+from __future__ import annotations
+
+from exspec.core.errors import ProtocolError
+from exspec.core.ids import BatchId, Role, SequenceId
+from exspec.core.models import ModelFacts, TokenizerAssets
+from exspec.core.rounds import (
+    DraftBatch,
+    DraftEntry,
+    DraftReply,
+    DraftResult,
+    EntryKey,
+    EntryStatus,
+    PassTimings,
+    VerifyBatch,
+    VerifyEntry,
+    VerifyReply,
+    VerifyResult,
+)
+from exspec.v1 import common_pb2, draft_pb2, target_pb2
+
+_ROLES = {Role.DRAFT: common_pb2.ROLE_DRAFT, Role.TARGET: common_pb2.ROLE_TARGET}
+_STATUSES = {
+    EntryStatus.OK: common_pb2.ENTRY_STATUS_OK,
+    EntryStatus.LACKS_TOKENS: common_pb2.ENTRY_STATUS_LACKS_TOKENS,
+    EntryStatus.STALE: common_pb2.ENTRY_STATUS_STALE,
+    EntryStatus.NO_CAPACITY: common_pb2.ENTRY_STATUS_NO_CAPACITY,
+    EntryStatus.INVALID: common_pb2.ENTRY_STATUS_INVALID,
+    EntryStatus.FAILED: common_pb2.ENTRY_STATUS_FAILED,
+}
+_ROLES_BACK = {value: key for key, value in _ROLES.items()}
+_STATUSES_BACK = {value: key for key, value in _STATUSES.items()}
+
+
+def role_to_message(role: Role) -> common_pb2.Role:
+    """Role as it travels."""
+    return _ROLES[role]
+
+
+def role_from_message(role: common_pb2.Role) -> Role:
+    """Role of a worker; ProtocolError when it is not stated."""
+    try:
+        return _ROLES_BACK[role]
+    except KeyError as error:
+        raise ProtocolError(f"worker.role must be DRAFT or TARGET, got {role}") from error
+
+
+def facts_to_message(facts: ModelFacts) -> common_pb2.ModelInfo:
+    """A model as a worker announces it."""
+    return common_pb2.ModelInfo(
+        name=facts.name,
+        architecture=facts.architecture,
+        vocab_size=facts.vocab_size,
+        tokenizer_size=facts.tokenizer_size,
+        tokenizer_sha256=facts.tokenizer_sha256,
+        max_length=facts.max_length,
+        stop_token_ids=facts.stop_token_ids,
+        dtype=facts.dtype,
+        device=facts.device,
+        num_parameters=facts.num_parameters,
+        fingerprint=facts.fingerprint,
+    )
+
+
+def facts_from_message(message: common_pb2.ModelInfo) -> ModelFacts:
+    """The model a worker announced."""
+    return ModelFacts(
+        name=message.name,
+        architecture=message.architecture,
+        vocab_size=message.vocab_size,
+        tokenizer_size=message.tokenizer_size,
+        tokenizer_sha256=message.tokenizer_sha256,
+        max_length=message.max_length,
+        stop_token_ids=tuple(message.stop_token_ids),
+        dtype=message.dtype,
+        device=message.device,
+        num_parameters=message.num_parameters,
+        fingerprint=message.fingerprint,
+    )
+
+
+def tokenizer_to_message(assets: TokenizerAssets) -> target_pb2.GetTokenizerResponse:
+    """A tokenizer as data."""
+    return target_pb2.GetTokenizerResponse(
+        tokenizer_json=assets.tokenizer_json,
+        chat_template=assets.chat_template,
+        special_tokens=dict(assets.special_tokens),
+    )
+
+
+def tokenizer_from_message(message: target_pb2.GetTokenizerResponse) -> TokenizerAssets:
+    """A tokenizer as data."""
+    return TokenizerAssets(
+        message.tokenizer_json, message.chat_template, dict(message.special_tokens)
+    )
+
+
+def verify_batch_to_message(batch: VerifyBatch) -> target_pb2.VerifyRequest:
+    """Work for a target worker."""
+    entries = [
+        target_pb2.VerifyEntry(
+            key=_key_to_message(entry.key),
+            start=entry.start,
+            tokens=entry.tokens,
+            draft_tokens=entry.draft_tokens,
+            is_prefill=entry.is_prefill,
+        )
+        for entry in batch.entries
+    ]
+    return target_pb2.VerifyRequest(
+        batch_id=batch.batch_id, entries=entries, released_sequence_ids=batch.released
+    )
+
+
+def verify_batch_from_message(message: target_pb2.VerifyRequest) -> VerifyBatch:
+    """Work for a target worker; ProtocolError when an entry makes no sense."""
+    entries = tuple(_verify_entry(entry) for entry in message.entries)
+    _require_distinct(tuple(entry.key for entry in entries))
+    return VerifyBatch(BatchId(message.batch_id), entries, _released(message))
+
+
+def verify_reply_to_message(reply: VerifyReply) -> target_pb2.VerifyResponse:
+    """What a target worker decided."""
+    results = [
+        target_pb2.VerifyResult(
+            key=_key_to_message(result.key),
+            status=_STATUSES[result.status],
+            kv_length=result.kv_length,
+            num_accepted=result.num_accepted,
+            bonus_token=result.bonus_token,
+            detail=result.detail,
+        )
+        for result in reply.results
+    ]
+    return target_pb2.VerifyResponse(
+        batch_id=reply.batch_id, results=results, timings=_timings_to_message(reply.timings)
+    )
+
+
+def verify_reply_from_message(message: target_pb2.VerifyResponse) -> VerifyReply:
+    """What a target worker decided; ProtocolError when it makes no sense."""
+    results = tuple(
+        VerifyResult(
+            _key_from_message(result.key),
+            _status_from_message(result.status),
+            result.kv_length,
+            result.num_accepted,
+            result.bonus_token if result.HasField("bonus_token") else None,
+            result.detail,
+        )
+        for result in message.results
+    )
+    return VerifyReply(BatchId(message.batch_id), results, _timings_from_message(message.timings))
+
+
+def draft_batch_to_message(batch: DraftBatch) -> draft_pb2.DraftRequest:
+    """Work for a draft worker."""
+    entries = [
+        draft_pb2.DraftEntry(
+            key=_key_to_message(entry.key),
+            start=entry.start,
+            tokens=entry.tokens,
+            num_draft_tokens=entry.num_draft_tokens,
+        )
+        for entry in batch.entries
+    ]
+    return draft_pb2.DraftRequest(
+        batch_id=batch.batch_id, entries=entries, released_sequence_ids=batch.released
+    )
+
+
+def draft_batch_from_message(message: draft_pb2.DraftRequest) -> DraftBatch:
+    """Work for a draft worker; ProtocolError when an entry makes no sense."""
+    entries = tuple(_draft_entry(entry) for entry in message.entries)
+    _require_distinct(tuple(entry.key for entry in entries))
+    return DraftBatch(BatchId(message.batch_id), entries, _released(message))
+
+
+def draft_reply_to_message(reply: DraftReply) -> draft_pb2.DraftResponse:
+    """What a draft worker proposes."""
+    results = [
+        draft_pb2.DraftResult(
+            key=_key_to_message(result.key),
+            status=_STATUSES[result.status],
+            kv_length=result.kv_length,
+            draft_tokens=result.draft_tokens,
+            detail=result.detail,
+        )
+        for result in reply.results
+    ]
+    return draft_pb2.DraftResponse(
+        batch_id=reply.batch_id, results=results, timings=_timings_to_message(reply.timings)
+    )
+
+
+def draft_reply_from_message(message: draft_pb2.DraftResponse) -> DraftReply:
+    """What a draft worker proposes; ProtocolError when it makes no sense."""
+    results = tuple(
+        DraftResult(
+            _key_from_message(result.key),
+            _status_from_message(result.status),
+            result.kv_length,
+            tuple(result.draft_tokens),
+            result.detail,
+        )
+        for result in message.results
+    )
+    return DraftReply(BatchId(message.batch_id), results, _timings_from_message(message.timings))
+
+
+def _verify_entry(message: target_pb2.VerifyEntry) -> VerifyEntry:
+    key = _key_from_message(message.key)
+    if not message.tokens:
+        raise ProtocolError(f"entry {key.sequence_id}: tokens must hold at least one token")
+    if message.is_prefill and message.draft_tokens:
+        raise ProtocolError(f"entry {key.sequence_id}: a prefill chunk takes no draft_tokens")
+    return VerifyEntry(
+        key,
+        message.start,
+        tuple(message.tokens),
+        tuple(message.draft_tokens),
+        message.is_prefill,
+    )
+
+
+def _draft_entry(message: draft_pb2.DraftEntry) -> DraftEntry:
+    key = _key_from_message(message.key)
+    if not message.tokens:
+        raise ProtocolError(f"entry {key.sequence_id}: tokens must hold at least one token")
+    if message.num_draft_tokens < 1:
+        raise ProtocolError(f"entry {key.sequence_id}: num_draft_tokens must be at least 1")
+    return DraftEntry(key, message.start, tuple(message.tokens), message.num_draft_tokens)
+
+
+def _require_distinct(keys: tuple[EntryKey, ...]) -> None:
+    if len({key.sequence_id for key in keys}) != len(keys):
+        raise ProtocolError("entries: a sequence may appear once in a batch")
+
+
+def _released(
+    message: target_pb2.VerifyRequest | draft_pb2.DraftRequest,
+) -> tuple[SequenceId, ...]:
+    return tuple(SequenceId(name) for name in message.released_sequence_ids)
+
+
+def _key_to_message(key: EntryKey) -> common_pb2.EntryKey:
+    return common_pb2.EntryKey(
+        sequence_id=key.sequence_id, epoch=key.epoch, round_index=key.round_index
+    )
+
+
+def _key_from_message(message: common_pb2.EntryKey) -> EntryKey:
+    if not message.sequence_id:
+        raise ProtocolError("key.sequence_id must not be empty")
+    return EntryKey(SequenceId(message.sequence_id), message.epoch, message.round_index)
+
+
+def _status_from_message(status: common_pb2.EntryStatus) -> EntryStatus:
+    try:
+        return _STATUSES_BACK[status]
+    except KeyError as error:
+        raise ProtocolError(f"result.status {status} is not known") from error
+
+
+def _timings_to_message(timings: PassTimings) -> common_pb2.PassTimings:
+    return common_pb2.PassTimings(
+        queue_seconds=timings.queue_seconds,
+        align_seconds=timings.align_seconds,
+        forward_seconds=timings.forward_seconds,
+        total_seconds=timings.total_seconds,
+        num_rows=timings.num_rows,
+        num_tokens=timings.num_tokens,
+        num_moved_rows=timings.num_moved_rows,
+    )
+
+
+def _timings_from_message(message: common_pb2.PassTimings) -> PassTimings:
+    return PassTimings(
+        queue_seconds=message.queue_seconds,
+        align_seconds=message.align_seconds,
+        forward_seconds=message.forward_seconds,
+        total_seconds=message.total_seconds,
+        num_rows=message.num_rows,
+        num_tokens=message.num_tokens,
+        num_moved_rows=message.num_moved_rows,
+    )

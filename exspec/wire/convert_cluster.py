@@ -1,0 +1,119 @@
+"""Messages about the cluster (registry, status), to our values and back. Nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from exspec.core.cluster import ClusterStatus, Totals, WorkerInfo, WorkerState, WorkerStatus
+from exspec.core.errors import ProtocolError
+from exspec.core.ids import WorkerId
+from exspec.v1 import common_pb2, registry_pb2
+from exspec.wire.convert import (
+    facts_from_message,
+    facts_to_message,
+    role_from_message,
+    role_to_message,
+)
+
+_STATES = {
+    WorkerState.JOINING: registry_pb2.WORKER_STATE_JOINING,
+    WorkerState.READY: registry_pb2.WORKER_STATE_READY,
+    WorkerState.DRAINING: registry_pb2.WORKER_STATE_DRAINING,
+    WorkerState.LOST: registry_pb2.WORKER_STATE_LOST,
+    WorkerState.REFUSED: registry_pb2.WORKER_STATE_REFUSED,
+}
+_STATES_BACK = {value: key for key, value in _STATES.items()}
+
+
+def worker_to_message(worker: WorkerInfo) -> common_pb2.WorkerInfo:
+    """A worker as it announces itself."""
+    return common_pb2.WorkerInfo(
+        worker_id=worker.worker_id,
+        incarnation=worker.incarnation,
+        role=role_to_message(worker.role),
+        address=worker.address,
+        num_slots=worker.num_slots,
+        model=facts_to_message(worker.model),
+        kv_layout=worker.kv_layout,
+        kv_bytes=worker.kv_bytes,
+    )
+
+
+def worker_from_message(message: common_pb2.WorkerInfo) -> WorkerInfo:
+    """A worker as it announced itself; ProtocolError when something needed is missing."""
+    for name in ("worker_id", "incarnation", "address"):
+        if not getattr(message, name):
+            raise ProtocolError(f"worker.{name} must not be empty")
+    if message.num_slots < 1:
+        raise ProtocolError("worker.num_slots must be at least 1")
+    return WorkerInfo(
+        worker_id=WorkerId(message.worker_id),
+        incarnation=message.incarnation,
+        role=role_from_message(message.role),
+        address=message.address,
+        num_slots=message.num_slots,
+        model=facts_from_message(message.model),
+        kv_layout=message.kv_layout,
+        kv_bytes=message.kv_bytes,
+    )
+
+
+def status_to_message(status: ClusterStatus) -> registry_pb2.GetClusterStatusResponse:
+    """The state of a cluster."""
+    return registry_pb2.GetClusterStatusResponse(
+        version=status.version,
+        is_ready=status.is_ready,
+        model=status.model,
+        policy=status.policy,
+        workers=[_worker_status_to_message(worker) for worker in status.workers],
+        num_waiting=status.num_waiting,
+        num_running=status.num_running,
+        max_waiting=status.max_waiting,
+        num_speculative_tokens=status.num_speculative_tokens,
+        uptime_seconds=status.uptime_seconds,
+        totals=registry_pb2.Totals(
+            **{field.name: getattr(status.totals, field.name) for field in fields(Totals)}
+        ),
+    )
+
+
+def status_from_message(message: registry_pb2.GetClusterStatusResponse) -> ClusterStatus:
+    """The state of a cluster."""
+    return ClusterStatus(
+        version=message.version,
+        is_ready=message.is_ready,
+        model=message.model,
+        policy=message.policy,
+        workers=tuple(_worker_status_from_message(worker) for worker in message.workers),
+        num_waiting=message.num_waiting,
+        num_running=message.num_running,
+        max_waiting=message.max_waiting,
+        num_speculative_tokens=message.num_speculative_tokens,
+        uptime_seconds=message.uptime_seconds,
+        totals=Totals(
+            **{field.name: getattr(message.totals, field.name) for field in fields(Totals)}
+        ),
+    )
+
+
+def _worker_status_to_message(status: WorkerStatus) -> registry_pb2.WorkerStatus:
+    return registry_pb2.WorkerStatus(
+        worker=worker_to_message(status.worker),
+        state=_STATES[status.state],
+        reason=status.reason,
+        num_sequences=status.num_sequences,
+        heartbeat_age_seconds=status.heartbeat_age_seconds,
+    )
+
+
+def _worker_status_from_message(message: registry_pb2.WorkerStatus) -> WorkerStatus:
+    state = _STATES_BACK.get(message.state)
+    if state is None:
+        raise ProtocolError(f"worker state {message.state} is not known")
+    return WorkerStatus(
+        worker_from_message(message.worker),
+        state,
+        message.reason,
+        message.num_sequences,
+        message.heartbeat_age_seconds,
+    )

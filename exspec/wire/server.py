@@ -1,0 +1,187 @@
+"""One asyncio gRPC server as every service of ours runs it.
+
+Health (grpc.health.v1), reflection, message bounds, keepalive, and one interceptor that turns our
+errors into statuses and unknown ones into INTERNAL, logged once under an id. No service logic.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from exspec.core.errors import ExspecError, InternalError, InvalidRequestError, UnavailableError
+from exspec.wire.channel import MAX_MESSAGE_BYTES, MIN_PING_INTERVAL_MS
+from exspec.wire.status import to_status
+
+logger = logging.getLogger(__name__)
+
+_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Without this a second server shares the port and takes half the calls.
+    ("grpc.so_reuseport", 0),
+)
+
+LIVENESS = ""
+"""Health name that says the process is up, whether or not it can serve."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class RpcServer:
+    """A server and its health. `bind` before `start`; readiness is set by the service itself."""
+
+    def __init__(self, service_names: Sequence[str]) -> None:
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_SERVER_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        self._service_names = tuple(service_names)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    @property
+    def grpc_server(self) -> grpc.aio.Server:
+        """For `add_…Servicer_to_server`."""
+        return self._server
+
+    def bind(self, host: str, port: int, *, allow_insecure: bool) -> str:
+        """Listen on host:port in plain text; returns the address with the port taken.
+
+        Raises:
+            InvalidRequestError: beyond loopback without `allow_insecure`.
+            UnavailableError: the port is in use, or not ours to take.
+        """
+        if not allow_insecure and not is_loopback(host):
+            raise InvalidRequestError(
+                f"host {host!r} is beyond loopback and the port would be in plain text; pass "
+                "--allow-insecure-bind if that is what you want",
+                field="host",
+            )
+        try:
+            bound = self._server.add_insecure_port(join_address(host, port))
+        except RuntimeError as error:
+            raise UnavailableError(
+                f"cannot listen on {join_address(host, port)}: the port is in use or not allowed"
+            ) from error
+        return join_address(host, bound)
+
+    async def start(self) -> None:
+        """Serve calls; alive, not ready."""
+        await self.set_ready(is_ready=False)
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self._server.start()
+
+    async def set_ready(self, *, is_ready: bool) -> None:
+        """Tell health checks of the services whether calls can be served."""
+        status = health_pb2.HealthCheckResponse
+        for name in self._service_names:
+            await self._health.set(name, status.SERVING if is_ready else status.NOT_SERVING)
+
+    async def announce_shutdown(self) -> None:
+        """NOT_SERVING from now on, for good."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """No new calls; running ones get `grace_seconds`."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_seconds)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host.startswith("unix:") or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def join_address(host: str, port: int) -> str:
+    """host:port, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def reachable_address(bound: str) -> str:
+    """The address others can use for one listened on: a wildcard becomes this machine's name."""
+    host, _, port = bound.rpartition(":")
+    if host.strip("[]") in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        return f"{socket.gethostname()}:{port}"
+    return bound
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns what a handler raises into a status."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:  # noqa: ANN401 - the library's own type
+        """Wrap the handler by its kind."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = cast("str", handler_call_details.method)
+        if handler.response_streaming:
+            inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
+            wrapped = _guard_stream(inner, method)
+            make = (
+                grpc.stream_stream_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_stream_rpc_method_handler
+            )
+        else:
+            wrapped = _guard_unary(handler.unary_unary, method)
+            make = grpc.unary_unary_rpc_method_handler
+        return make(
+            cast("Any", wrapped),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _guard_unary(
+    inner: Callable[[Any, Context], Awaitable[Any]], method: str
+) -> Callable[[Any, Context], Awaitable[Any]]:
+    async def guarded(request: Any, context: Context) -> Any:  # noqa: ANN401
+        try:
+            return await inner(request, context)
+        except Exception as error:  # noqa: BLE001 - the edge of the process
+            return await _abort(context, error, method)
+
+    return guarded
+
+
+def _guard_stream(
+    inner: Callable[[Any, Context], Any], method: str
+) -> Callable[[Any, Context], AsyncIterator[Any]]:
+    async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: ANN401
+        try:
+            async for response in inner(request, context):
+                yield response
+        except Exception as error:  # noqa: BLE001 - the edge of the process
+            await _abort(context, error, method)
+
+    return guarded
+
+
+async def _abort(context: Context, error: Exception, method: str) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if not isinstance(error, ExspecError):
+        error_id = uuid.uuid4().hex[:12]
+        logger.error("rpc.failed method=%s error_id=%s", method, error_id, exc_info=error)
+        error = InternalError(f"internal error {error_id}; see the server's log")
+    await context.abort_with_status(to_status(error))
