@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-"$python" -m grpc_tools.protoc -I protos --python_out="$out" --pyi_out="$out" --grpc_python_out="$out" \
+PATH="$(dirname "$python"):$PATH" "$python" -m grpc_tools.protoc -I protos --python_out="$out" --pyi_out="$out" --grpc_python_out="$out" --mypy_grpc_out="quiet:$out" \
     protos/exspec/v1/*.proto
 printf '"""Generated from protos/exspec/v1 by `make protos`; do not edit."""\n' > "$out/exspec/v1/__init__.py"
 if [ "${1:-}" = "--check" ]; then

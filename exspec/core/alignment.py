@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """One row of a rectangular cache: `left_pad` empty columns, then `length` columns of content."""
+    """One row of a rectangular cache: `left_pad` empty columns, then `length` of content."""
 
     left_pad: int
     length: int

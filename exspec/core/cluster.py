@@ -55,8 +55,8 @@ class WorkerStatus:
 class Totals:
     """Sums since the coordinator started; a round is a verify batch that decided something.
 
-    `round_seconds` run from the first draft order of a round to its commit. Draft, verify, align and
-    worker overhead are what the workers report of them; the rest is gRPC and scheduling.
+    `round_seconds` run from the first draft order of a round to its commit. Draft, verify, align
+    and worker overhead are what the workers report of them; the rest is gRPC and scheduling.
     """
 
     num_requests: int = 0

@@ -79,7 +79,7 @@ class SpeculationStats:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens per round, the bonus token included: 1 + accepted / rounds (0.0 before a round)."""
+        """Tokens per round, bonus token included: 1 + accepted / rounds (0.0 before a round)."""
         return 1 + self.num_accepted_tokens / self.num_rounds if self.num_rounds else 0.0
 
     @property
@@ -108,7 +108,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What was committed since the last delta; `text` may be empty while a character is incomplete."""
+    """What was committed since the last delta.
+
+    `text` may be empty while a character is incomplete.
+    """
 
     text: str
     token_ids: tuple[int, ...]

@@ -112,7 +112,7 @@ class PassTimings:
 
 @dataclass(frozen=True, slots=True)
 class VerifyBatch:
-    """Work for a target worker. `released` sequences are forgotten first; both lists may be empty."""
+    """Work for a target worker; `released` sequences are forgotten first. Both may be empty."""
 
     batch_id: BatchId
     entries: tuple[VerifyEntry, ...]
@@ -130,7 +130,7 @@ class VerifyReply:
 
 @dataclass(frozen=True, slots=True)
 class DraftBatch:
-    """Work for a draft worker. `released` sequences are forgotten first; both lists may be empty."""
+    """Work for a draft worker; `released` sequences are forgotten first. Both may be empty."""
 
     batch_id: BatchId
     entries: tuple[DraftEntry, ...]

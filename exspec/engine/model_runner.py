@@ -9,7 +9,7 @@ import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -189,12 +189,13 @@ class ModelRunner:
             )
         if not 0 <= row.start <= self._filled[row.slot]:
             raise ProtocolError(
-                f"slot {row.slot} holds {self._filled[row.slot]} tokens and cannot stand at {row.start}"
+                f"slot {row.slot} holds {self._filled[row.slot]} tokens, it cannot stand at "
+                f"{row.start}"
             )
         if row.start + len(row.tokens) > self.capacity:
             raise ContextLengthError(
-                f"slot {row.slot}: {row.start} + {len(row.tokens)} tokens exceed the slot's capacity "
-                f"of {self.capacity}",
+                f"slot {row.slot}: {row.start} + {len(row.tokens)} tokens exceed the slot's "
+                f"capacity of {self.capacity}",
                 field="tokens",
             )
         if min(row.tokens) < 0 or max(row.tokens) >= self.facts.vocab_size:
@@ -226,7 +227,7 @@ def _pack(
 def _split(chosen: Sequence[int], counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """A flat list cut into rows of `counts` items."""
     ends = list(accumulate(counts, initial=0))
-    return tuple(tuple(chosen[a:b]) for a, b in zip(ends, ends[1:], strict=False))
+    return tuple(tuple(chosen[a:b]) for a, b in pairwise(ends))
 
 
 def _kv_shape(loaded: LoadedModel, num_slots: int, num_columns: int) -> KvShape:

@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from enum import Enum
-
-
-class LogFormat(str, Enum):
-    """How log lines look."""
-
-    TEXT = "text"
-    JSON = "json"
+from typing import Literal
 
 
 class _JsonFormatter(logging.Formatter):
@@ -28,10 +21,10 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up_logging(level: str, log_format: LogFormat) -> None:
+def set_up_logging(level: str, log_format: Literal["text", "json"]) -> None:
     """Send the process's log to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    if log_format is LogFormat.JSON:
+    if log_format == "json":
         handler.setFormatter(_JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))

@@ -13,8 +13,6 @@ from typing import Literal, NoReturn, TypeVar
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from exspec.runtime.logs import LogFormat
-
 EXIT_USAGE = 2
 
 
@@ -34,7 +32,7 @@ class ServiceSettings(BaseSettings):
     port: int = Field(0, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     allow_insecure_bind: bool = Field(
         default=False,
-        description="Listen in plain text beyond loopback. Anybody who can reach the port can use it.",
+        description="Listen in plain text beyond loopback: whoever reaches the port can use it.",
     )
     grace_seconds: float = Field(
         10.0, ge=0, description="Seconds that running calls get when the process is told to stop."
@@ -42,7 +40,7 @@ class ServiceSettings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe lines to log."
     )
-    log_format: LogFormat = Field(LogFormat.TEXT, description="How log lines look.")
+    log_format: Literal["text", "json"] = Field("text", description="How log lines look.")
     port_file: str = Field(
         "", description="File to write the address listened on to, once it is known; empty: none."
     )
@@ -99,20 +97,15 @@ class ModelWorkerSettings(WorkerSettings):
 S = TypeVar("S", bound=ServiceSettings)
 
 
-def load_settings(settings_class: type[S], argv: Sequence[str], *, prog: str) -> S:
+def load_settings(settings_class: type[S], argv: Sequence[str]) -> S:
     """Read settings from a command line and the environment; exits with 2 when they are bad.
 
     `--help` is answered here, without loading anything heavy.
     """
-    named = type(
-        settings_class.__name__,
-        (settings_class,),
-        {"model_config": SettingsConfigDict(cli_prog_name=prog), "__doc__": settings_class.__doc__},
-    )
     try:
-        return CliApp.run(named, cli_args=list(argv))
+        return CliApp.run(settings_class, cli_args=list(argv))
     except ValidationError as error:
-        _explain(error, prog)
+        _explain(error, settings_class.model_config.get("cli_prog_name") or "exspec")
 
 
 def _explain(error: ValidationError, prog: str) -> NoReturn:

@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from exspec.core.errors import ExspecError, InternalError, InvalidRequestError, UnavailableError
 from exspec.wire.channel import MAX_MESSAGE_BYTES, MIN_PING_INTERVAL_MS
+from exspec.wire.health import SERVICE_NAME, add_health, serving_status
 from exspec.wire.status import to_status
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,9 @@ class RpcServer:
 
     def __init__(self, service_names: Sequence[str]) -> None:
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_SERVER_OPTIONS)
-        self._health = health.aio.HealthServicer()
+        self._health = add_health(self._server)
         self._service_names = tuple(service_names)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (*service_names, SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
 
     @property
@@ -79,14 +78,13 @@ class RpcServer:
     async def start(self) -> None:
         """Serve calls; alive, not ready."""
         await self.set_ready(is_ready=False)
-        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self._health.set(LIVENESS, serving_status(is_serving=True))
         await self._server.start()
 
     async def set_ready(self, *, is_ready: bool) -> None:
         """Tell health checks of the services whether calls can be served."""
-        status = health_pb2.HealthCheckResponse
         for name in self._service_names:
-            await self._health.set(name, status.SERVING if is_ready else status.NOT_SERVING)
+            await self._health.set(name, serving_status(is_serving=is_ready))
 
     async def announce_shutdown(self) -> None:
         """NOT_SERVING from now on, for good."""
@@ -116,7 +114,7 @@ def join_address(host: str, port: int) -> str:
 def reachable_address(bound: str) -> str:
     """The address others can use for one listened on: a wildcard becomes this machine's name."""
     host, _, port = bound.rpartition(":")
-    if host.strip("[]") in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+    if host.strip("[]") in ("0.0.0.0", "::"):
         return f"{socket.gethostname()}:{port}"
     return bound
 
@@ -133,7 +131,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        method = cast("str", handler_call_details.method)
+        method = handler_call_details.method
         if handler.response_streaming:
             inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
             wrapped = _guard_stream(inner, method)

@@ -6,17 +6,23 @@ A status carries `google.rpc.ErrorInfo` (reason = class of the error), and where
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 from google.protobuf import any_pb2
 from google.protobuf.message import Message
-from google.rpc import code_pb2, error_details_pb2, status_pb2
-from grpc_status import rpc_status
+from google.rpc import (  # pyright: ignore[reportMissingTypeStubs]
+    code_pb2,
+    error_details_pb2,
+    status_pb2,
+)
+from grpc_status import rpc_status as untyped_rpc_status
 
 from exspec.core import errors
 
 ERROR_DOMAIN = "exspec"
+
+rpc_status = cast("Any", untyped_rpc_status)
 
 # Most specific first: the first class that fits decides.
 _CODES: tuple[tuple[type[errors.ExspecError], int], ...] = (
@@ -94,11 +100,11 @@ def to_status(error: errors.ExspecError) -> grpc.Status:
 
 
 def from_call(call: FailedCall) -> errors.ExspecError:
-    """The error a failed call carries; a status made by the library itself gets the nearest class."""
+    """The error a failed call carries; the nearest class for a status the library made itself."""
     code: int = call.code().value[0]
     message = call.details() or call.code().name
     try:
-        status = rpc_status.from_call(call)  # pyright: ignore[reportArgumentType]
+        status: status_pb2.Status | None = rpc_status.from_call(call)
     except ValueError:
         status = None
     if status is None:
@@ -125,8 +131,7 @@ def _from_details(status: status_pb2.Status) -> errors.ExspecError:
     request = error_details_pb2.RequestInfo()
     for detail in status.details:
         for message in (info, bad, retry, request):
-            if detail.Is(message.DESCRIPTOR):
-                detail.Unpack(message)
+            detail.Unpack(message)  # does nothing when the type is another
     field = bad.field_violations[0].field if bad.field_violations else ""
     error = build_error(
         info.reason,

@@ -48,7 +48,7 @@ def _fold(queries: torch.Tensor, group: AttentionGroup, num_kv_heads: int) -> to
 
 
 def _unfold(attended: torch.Tensor, group: AttentionGroup) -> torch.Tensor:
-    """`[R, kv_heads, heads / kv_heads * T, dim]` to the group's tokens `[num_tokens, heads, dim]`."""
+    """`[R, kv_heads, groups * T, dim]` back to the group's `[num_tokens, heads, dim]`."""
     num_kv_heads, dim = attended.shape[1], attended.shape[3]
     split = attended.reshape(group.num_rows, num_kv_heads, -1, group.num_queries, dim)
     flat = split.permute(0, 3, 1, 2, 4).reshape(group.num_rows * group.num_queries, -1, dim)

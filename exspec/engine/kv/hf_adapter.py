@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
@@ -59,8 +58,8 @@ class PassCache(Cache):
         key_states: torch.Tensor,
         value_states: torch.Tensor,
         layer_idx: int,
-        *args: object,
-        **kwargs: object,
+        *_args: object,
+        **_kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write `[1, kv_heads, N, dim]` of a layer, and return them as they are."""
         self._store.write(layer_idx, self._plan.write_addresses, key_states[0], value_states[0])
@@ -72,7 +71,7 @@ class PassCache(Cache):
         assert self._layer_index >= 0, "attention without an update of its layer"
         return attend(self._store, self._layer_index, self._plan, queries, scaling)
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         """Positions are always given explicitly, so there is no length to tell."""
         return 0
 
@@ -90,8 +89,8 @@ class ProbeCache(Cache):
         key_states: torch.Tensor,
         value_states: torch.Tensor,
         layer_idx: int,
-        *args: object,
-        **kwargs: object,
+        *_args: object,
+        **_kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Note the layer."""
         self.layers_seen.append(layer_idx)
@@ -106,7 +105,7 @@ class ProbeCache(Cache):
         self.shapes.append((num_heads, *dims))
         return queries.new_zeros(num_tokens, num_heads, values.shape[3])
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         """Nothing is stored."""
         return 0
 
@@ -121,10 +120,12 @@ def _attention_forward(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     scaling: float | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls in every layer: query `[1, heads, N, dim]` to `[1, N, heads, dim]`."""
+    """Called in every layer: query `[1, heads, N, dim]` to output `[1, N, heads, dim]`."""
     _refuse_unknown(module, kwargs)
+    if not getattr(module, "is_causal", True):
+        raise UnsupportedModelError(f"{type(module).__name__} attends to later positions")
     if attention_mask is not None:
         raise UnsupportedModelError(f"{type(module).__name__} brings an attention mask of its own")
     cache = _current_cache.get()
@@ -133,7 +134,7 @@ def _attention_forward(
     return cache.attend(query[0], scaling)[None], None
 
 
-def _refuse_unknown(module: torch.nn.Module, kwargs: dict[str, Any]) -> None:
+def _refuse_unknown(module: torch.nn.Module, kwargs: dict[str, object]) -> None:
     """Sinks, soft caps, windows, biases, …: an argument we do not know may change the result."""
     for name, value in kwargs.items():
         if value is not None and name not in _IGNORABLE:
@@ -156,23 +157,34 @@ def adopt(model: PreTrainedModel) -> None:
     Raises:
         UnsupportedModelError: if its modelling code has no pluggable attention.
     """
-    if model.config._attn_implementation != ATTENTION_NAME:  # noqa: SLF001
+    # It compares every pass's tokens with the pad id, to give advice that is wrong here.
+    model.warn_if_padding_and_no_attention_mask = _no_advice
+    if _attention_name(model) != ATTENTION_NAME:
         model.set_attn_implementation(ATTENTION_NAME)
-    if model.config._attn_implementation != ATTENTION_NAME:  # noqa: SLF001
+    if _attention_name(model) != ATTENTION_NAME:
         raise UnsupportedModelError(
             f"{type(model).__name__} does not use transformers' pluggable attention"
         )
 
 
+def _no_advice(*_args: object) -> None:
+    """In place of transformers' warning about pad tokens."""
+
+
 @contextmanager
 def native_attention(model: PreTrainedModel) -> Iterator[None]:
     """Run the model with transformers' own attention inside the block, then put back what was."""
-    before = model.config._attn_implementation  # noqa: SLF001
+    before = _attention_name(model)
     model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")  # noqa: SLF001
     try:
         yield
     finally:
         model.set_attn_implementation(before)
+
+
+def _attention_name(model: PreTrainedModel) -> str:
+    """The attention the model runs with now."""
+    return model.config._attn_implementation or "eager"  # noqa: SLF001
 
 
 def native_cache(model: PreTrainedModel) -> Cache:
@@ -197,17 +209,33 @@ def probe_attention(model: PreTrainedModel) -> AttentionShape:
     Raises:
         UnsupportedModelError: for attention we would not compute exactly.
     """
-    before = model.config._attn_implementation  # noqa: SLF001
+    before = _attention_name(model)
     adopt(model)
     cache = ProbeCache()
     ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     arguments = {cache_keyword(model): cache, "use_cache": True}
     try:
-        with attending(cache):
+        with attending(cache), _refusing_failures(model):
             model(input_ids=ids, position_ids=torch.arange(2, device=ids.device)[None], **arguments)
     finally:
         model.set_attn_implementation(before)
     return _shape_of(model, cache)
+
+
+@contextmanager
+def _refusing_failures(model: PreTrainedModel) -> Iterator[None]:
+    """A model that trips over our cache needs more of it than keys and values per position."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, NotImplementedError) as error:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} does not work with a cache of keys and values per position: "
+            f"{error!r}"
+        ) from error
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be run with explicit positions: {error!r}"
+        ) from error
 
 
 def _shape_of(model: PreTrainedModel, cache: ProbeCache) -> AttentionShape:

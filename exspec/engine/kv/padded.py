@@ -71,7 +71,9 @@ class PaddedLayout:
     def _moves(self, rectangle: Sequence[RowSpan], plan: AlignmentPlan) -> list[ColumnMove]:
         """The copies a plan asks for."""
         pads = zip(rectangle, plan.left_pads, plan.shifts, strict=True)
-        return [ColumnMove(row.slot, pad - shift, pad, row.start) for row, pad, shift in pads if shift]
+        return [
+            ColumnMove(row.slot, pad - shift, pad, row.start) for row, pad, shift in pads if shift
+        ]
 
 
 def _without_shared_padding(shapes: Sequence[RowShape]) -> AlignmentPlan:

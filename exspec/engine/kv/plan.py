@@ -94,9 +94,7 @@ def _build_group(
     num_queries = int(counts.max())
     is_ragged = bool((counts != num_queries).any())
     steps = np.minimum(np.arange(num_queries)[None, :], counts[:, None] - 1)  # [R, T]
-    columns = slice(
-        min(row.origin for row in rows), max(row.origin + row.span.end for row in rows)
-    )
+    columns = slice(min(row.origin for row in rows), max(row.origin + row.span.end for row in rows))
     ends = steps + np.array([row.origin + row.span.start for row in rows])[:, None]
     mask = _mask(np.array([row.origin for row in rows]), ends, columns)
     gather = steps + (np.cumsum(counts) - counts)[:, None]

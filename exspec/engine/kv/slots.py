@@ -27,9 +27,7 @@ class SlotsLayout:
 
     def place(self, rows: Sequence[RowSpan]) -> Placement:
         """Group rows of like size; nothing is moved."""
-        groups = tuple(
-            tuple(PlacedRow(span, 0) for span in group) for group in group_by_size(rows)
-        )
+        groups = tuple(tuple(PlacedRow(span, 0) for span in group) for group in group_by_size(rows))
         return Placement(groups, 0, 0)
 
     def release(self, slot: int) -> None:
@@ -61,5 +59,3 @@ def _work(group: Sequence[RowSpan]) -> int:
     """Query-column pairs one attention call over the group computes."""
     num_queries = max(row.num_tokens for row in group)
     return len(group) * num_queries * max(row.end for row in group)
-
-

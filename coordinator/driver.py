@@ -1,0 +1,291 @@
+"""The shell around the scheduler: turns commands into batches and replies into events.
+
+It owns the scheduler and the ledger and runs on the event loop only. Which worker is connected is
+the pool's business, which text a client sees the ledger's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from coordinator.accounting import Accounting
+from coordinator.ledger import Ledger
+from coordinator.links import Batch
+from coordinator.scheduler.commands import Command, Draft, Release, Verify
+from coordinator.scheduler.events import (
+    DraftCompleted,
+    DraftOutcome,
+    Event,
+    SequenceArrived,
+    SequenceCancelled,
+    VerifyCompleted,
+    VerifyOutcome,
+    WorkerDraining,
+    WorkerJoined,
+    WorkerLost,
+)
+from coordinator.scheduler.replay import Recorder
+from coordinator.scheduler.scheduler import Scheduler
+from exspec.core.errors import ExspecError, InternalError, PeerError, ProtocolError
+from exspec.core.ids import BatchId, SequenceId, WorkerId
+from exspec.core.rounds import (
+    DraftBatch,
+    DraftEntry,
+    DraftReply,
+    EntryStatus,
+    VerifyBatch,
+    VerifyEntry,
+    VerifyReply,
+    VerifyResult,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 5
+"""Failed verifies in a row after which a sequence is given up."""
+
+
+class Senders(Protocol):
+    """Where batches go."""
+
+    def send(self, worker_id: WorkerId, batch: Batch) -> None:
+        """Queue a batch for a worker."""
+        ...
+
+    def release(self, worker_id: WorkerId, sequence_ids: Sequence[SequenceId]) -> None:
+        """Let a worker forget sequences."""
+        ...
+
+
+class Driver:
+    """Owns scheduler and ledger; everything that changes them comes through here."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        ledger: Ledger,
+        accounting: Accounting,
+        senders: Senders,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        """For reading."""
+        self.ledger = ledger
+        """For reading, and for opening sequences."""
+        self._accounting = accounting
+        self._senders = senders
+        self._decide = scheduler.handle if recorder is None else recorder.handle
+        self._in_flight: dict[BatchId, tuple[WorkerId, Batch]] = {}
+
+    # Members
+
+    def join(self, event: WorkerJoined) -> None:
+        """A worker is connected, warm and empty."""
+        self._handle(event)
+
+    def drain(self, worker_id: WorkerId) -> None:
+        """A worker takes no new rows."""
+        self._handle(WorkerDraining(worker_id))
+
+    def lose(self, worker_id: WorkerId) -> None:
+        """A worker is gone; replies of its batches in flight would not be believed any more."""
+        lost = [key for key, (owner, _batch) in self._in_flight.items() if owner == worker_id]
+        for batch_id in lost:
+            _owner, batch = self._in_flight.pop(batch_id)
+            if isinstance(batch, DraftBatch):
+                self._accounting.note_draft_failure()
+        self._accounting.note_lost(worker_id)
+        self._handle(WorkerLost(worker_id))
+
+    # Sequences
+
+    def arrive(self, event: SequenceArrived) -> None:
+        """A sequence is in the ledger and wants to grow."""
+        self._handle(event)
+
+    def cancel(self, sequence_id: SequenceId) -> None:
+        """Its caller went away."""
+        if self.ledger.cancel(sequence_id):
+            self._handle(SequenceCancelled(sequence_id))
+
+    def fail(self, sequence_id: SequenceId, error: ExspecError) -> None:
+        """It cannot go on."""
+        if sequence_id in self.ledger:
+            self._accounting.note_failure()
+            self.ledger.fail(sequence_id, error)
+            self._handle(SequenceCancelled(sequence_id))
+
+    # Replies
+
+    def take_reply(self, worker_id: WorkerId, reply: DraftReply | VerifyReply) -> None:
+        """A worker answered a batch; late and unknown ones are dropped.
+
+        Raises:
+            ProtocolError: the reply does not fit its batch.
+        """
+        owner, batch = self._in_flight.get(reply.batch_id, (None, None))
+        if owner != worker_id or batch is None:
+            return
+        keys = [entry.key for entry in batch.entries]
+        if keys != [result.key for result in reply.results]:
+            raise ProtocolError(f"worker {worker_id} answered other entries than it was sent")
+        if isinstance(batch, VerifyBatch) and isinstance(reply, VerifyReply):
+            _check_verify(batch, reply)
+            del self._in_flight[reply.batch_id]
+            self._take_verify(worker_id, batch, reply)
+        elif isinstance(batch, DraftBatch) and isinstance(reply, DraftReply):
+            _check_draft(batch, reply)
+            del self._in_flight[reply.batch_id]
+            self._take_draft(worker_id, reply)
+
+    def _take_draft(self, worker_id: WorkerId, reply: DraftReply) -> None:
+        self._accounting.note_draft(reply)
+        outcomes: list[DraftOutcome] = []
+        for result in reply.results:
+            if result.status is EntryStatus.OK:
+                self.ledger.stage_draft(result.key.sequence_id, result.draft_tokens)
+            else:
+                _log_entry("draft", worker_id, result.key.sequence_id, result.status, result.detail)
+            outcomes.append(
+                DraftOutcome(
+                    result.key.sequence_id,
+                    result.status,
+                    len(result.draft_tokens),
+                    result.kv_length,
+                )
+            )
+        self._handle(DraftCompleted(worker_id, reply.batch_id, tuple(outcomes)))
+
+    def _take_verify(self, worker_id: WorkerId, batch: VerifyBatch, reply: VerifyReply) -> None:
+        for result in reply.results:
+            self._give_up_if_hopeless(result)
+        outcomes = tuple(
+            self._commit(worker_id, entry, result)
+            for entry, result in zip(batch.entries, reply.results, strict=True)
+        )
+        num_committed = sum(outcome.num_committed for outcome in outcomes)
+        self._accounting.note_verify(worker_id, batch, reply, num_committed)
+        self._handle(VerifyCompleted(worker_id, reply.batch_id, outcomes))
+
+    def _commit(
+        self, worker_id: WorkerId, entry: VerifyEntry, result: VerifyResult
+    ) -> VerifyOutcome:
+        sequence_id = entry.key.sequence_id
+        if result.status is not EntryStatus.OK:
+            _log_entry("verify", worker_id, sequence_id, result.status, result.detail)
+            return VerifyOutcome(sequence_id, result.status, 0, result.kv_length)
+        if result.bonus_token is None or sequence_id not in self.ledger:
+            return VerifyOutcome(sequence_id, result.status, 0, result.kv_length)
+        commit = self.ledger.commit(
+            sequence_id, entry.draft_tokens, result.num_accepted, result.bonus_token
+        )
+        return VerifyOutcome(
+            sequence_id, result.status, commit.num_committed, result.kv_length, commit.is_finished
+        )
+
+    def _give_up_if_hopeless(self, result: VerifyResult) -> None:
+        sequence_id = result.key.sequence_id
+        if result.status is EntryStatus.INVALID:
+            self.fail(sequence_id, InternalError(f"the target refused its input: {result.detail}"))
+        elif (
+            result.status is not EntryStatus.OK
+            and self.scheduler.num_failures(sequence_id) >= MAX_FAILURES
+        ):
+            self.fail(
+                sequence_id,
+                PeerError(f"{MAX_FAILURES} passes failed in a row: {result.detail}"),
+            )
+
+    # Commands
+
+    def _handle(self, event: Event) -> None:
+        for command in self._decide(event):
+            self._execute(command)
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case Draft():
+                self._send(command.worker_id, self._draft_batch(command))
+                for order in command.orders:
+                    self._note_order(order.key.sequence_id)
+            case Verify():
+                self._send(command.worker_id, self._verify_batch(command))
+                self._accounting.note_order(command.worker_id)
+            case Release():
+                self._senders.release(command.worker_id, command.sequence_ids)
+
+    def _send(self, worker_id: WorkerId, batch: Batch) -> None:
+        self._in_flight[batch.batch_id] = (worker_id, batch)
+        for entry in batch.entries:
+            self.ledger.note_started(entry.key.sequence_id)
+        self._senders.send(worker_id, batch)
+
+    def _note_order(self, sequence_id: SequenceId) -> None:
+        target = self.scheduler.state.rows[sequence_id].target
+        if target is not None:
+            self._accounting.note_order(target.worker_id)
+
+    def _draft_batch(self, command: Draft) -> DraftBatch:
+        entries = tuple(
+            DraftEntry(
+                order.key,
+                order.start,
+                self.ledger.tokens(order.key.sequence_id, order.start, order.end),
+                order.num_draft_tokens,
+            )
+            for order in command.orders
+        )
+        return DraftBatch(command.batch_id, entries)
+
+    def _verify_batch(self, command: Verify) -> VerifyBatch:
+        entries = tuple(
+            VerifyEntry(
+                order.key,
+                order.start,
+                self.ledger.tokens(order.key.sequence_id, order.start, order.end),
+                self.ledger.take_draft(order.key.sequence_id, order.num_draft_tokens),
+                order.is_prefill,
+            )
+            for order in command.orders
+        )
+        return VerifyBatch(command.batch_id, entries)
+
+
+def _check_draft(batch: DraftBatch, reply: DraftReply) -> None:
+    for entry, result in zip(batch.entries, reply.results, strict=True):
+        if len(result.draft_tokens) > entry.num_draft_tokens:
+            raise ProtocolError(
+                f"{len(result.draft_tokens)} draft tokens for {entry.num_draft_tokens} asked"
+            )
+
+
+def _check_verify(batch: VerifyBatch, reply: VerifyReply) -> None:
+    for entry, result in zip(batch.entries, reply.results, strict=True):
+        if result.status is not EntryStatus.OK:
+            continue
+        if result.num_accepted > len(entry.draft_tokens):
+            raise ProtocolError(
+                f"{result.num_accepted} accepted of {len(entry.draft_tokens)} draft tokens"
+            )
+        if (result.bonus_token is None) is not entry.is_prefill:
+            raise ProtocolError("a verified row needs a bonus token, a prefill chunk has none")
+        if result.kv_length != entry.end + result.num_accepted:
+            raise ProtocolError(
+                f"the worker holds {result.kv_length} tokens, "
+                f"{entry.end + result.num_accepted} follow from its reply"
+            )
+
+
+def _log_entry(
+    kind: str, worker_id: WorkerId, sequence_id: SequenceId, status: EntryStatus, detail: str
+) -> None:
+    logger.warning(
+        "%s.entry worker=%s sequence=%s status=%s detail=%s",
+        kind,
+        worker_id,
+        sequence_id,
+        status.value,
+        detail,
+    )

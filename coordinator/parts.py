@@ -1,0 +1,87 @@
+"""The coordinator's parts, put together once. Construction only."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TextIO
+
+import grpc.aio
+
+from coordinator.accounting import Accounting
+from coordinator.cluster_view import ClusterView
+from coordinator.driver import Driver
+from coordinator.ledger import Ledger
+from coordinator.pool import PoolLimits, WorkerPool
+from coordinator.scheduler.limits import SchedulerLimits
+from coordinator.scheduler.replay import POLICIES, Recorder
+from coordinator.scheduler.scheduler import Scheduler
+from coordinator.service import GenerationService, ServiceLimits
+from coordinator.servicer import AdminServicer, GenerationServicer, RegistryServicer
+from coordinator.settings import CoordinatorSettings
+from exspec.runtime.clock import Clock
+from exspec.v1 import generation_pb2_grpc, registry_pb2_grpc
+
+SERVICE_NAMES = (
+    "exspec.v1.GenerationService",
+    "exspec.v1.RegistryService",
+    "exspec.v1.AdminService",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a running coordinator consists of."""
+
+    pool: WorkerPool
+    driver: Driver
+    service: GenerationService
+    view: ClusterView
+    limits: PoolLimits
+    readiness_changed: asyncio.Event
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Add the services."""
+        generation_pb2_grpc.add_GenerationServiceServicer_to_server(
+            GenerationServicer(self.service, self.pool), server
+        )
+        registry_pb2_grpc.add_RegistryServiceServicer_to_server(
+            RegistryServicer(self.pool, self.limits), server
+        )
+        registry_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(self.view), server)
+
+
+def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> Parts:
+    """Put a coordinator together; must run inside the event loop that will run it."""
+    limits = PoolLimits(
+        settings.lease_seconds, settings.draft_timeout_seconds, settings.target_timeout_seconds
+    )
+    scheduler = Scheduler(
+        POLICIES[settings.policy](),
+        SchedulerLimits(
+            batch_size=settings.batch_size,
+            num_speculative_tokens=settings.num_speculative_tokens,
+            max_prefill_tokens=settings.max_prefill_tokens,
+        ),
+    )
+    accounting = Accounting(clock)
+    ledger = Ledger(clock)
+    pool = WorkerPool(limits, clock)
+    recorder = None if trace is None else Recorder(scheduler, trace)
+    driver = Driver(scheduler, ledger, accounting, pool, recorder)
+    service = GenerationService(
+        driver,
+        pool,
+        accounting,
+        ServiceLimits(settings.max_waiting, settings.unavailable_seconds),
+        clock,
+    )
+    readiness_changed = asyncio.Event()
+
+    def note_change() -> None:
+        service.note_target_change()
+        readiness_changed.set()
+
+    pool.attach(driver, note_change)
+    view = ClusterView(driver, pool, accounting, settings, clock, clock())
+    return Parts(pool, driver, service, view, limits, readiness_changed)

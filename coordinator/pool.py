@@ -1,0 +1,334 @@
+"""The workers: who registered, who fits, who is connected, whose lease ran out.
+
+It owns the links and the model that is served, and tells the driver who joined and who is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+from coordinator.driver import Driver
+from coordinator.links import (
+    Batch,
+    LinkEvents,
+    LinkKind,
+    Reply,
+    WorkerLink,
+    exchange_drafts,
+    exchange_verifies,
+    release_drafts,
+    release_verifies,
+)
+from coordinator.scheduler.events import WorkerJoined
+from coordinator.text import TextCodec
+from exspec.core.cluster import WorkerInfo, WorkerState, WorkerStatus
+from exspec.core.errors import ExspecError, IncompatibleWorkerError
+from exspec.core.ids import Role, SequenceId, WorkerId
+from exspec.core.models import ModelFacts, misfit
+from exspec.runtime.clock import Clock
+from exspec.v1 import target_pb2, target_pb2_grpc
+from exspec.wire.convert import tokenizer_from_message
+
+logger = logging.getLogger(__name__)
+
+MAX_REMEMBERED = 64
+"""Refused and lost workers that status still shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """Time bounds of the workers, in seconds."""
+
+    lease_seconds: float
+    draft_timeout_seconds: float
+    target_timeout_seconds: float
+
+
+@dataclass(slots=True)
+class _Member:
+    """A registered worker. `link_task` is None while a draft waits for a target to fit."""
+
+    info: WorkerInfo
+    last_heartbeat: float
+    state: WorkerState = WorkerState.JOINING
+    link: WorkerLink | None = None
+    link_task: asyncio.Task[None] | None = None
+    is_member: bool = False
+    """Whether the scheduler knows it."""
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """The model of the cluster: that of its first target, for the coordinator's life."""
+
+    facts: ModelFacts
+    codec: TextCodec
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Workers that are gone, newest last, at most one entry per name."""
+
+    gone: dict[WorkerId, WorkerStatus] = field(default_factory=dict[WorkerId, WorkerStatus])
+
+    def note(self, status: WorkerStatus) -> None:
+        self.gone.pop(status.worker.worker_id, None)
+        self.gone[status.worker.worker_id] = status
+        while len(self.gone) > MAX_REMEMBERED:
+            del self.gone[next(iter(self.gone))]
+
+
+class WorkerPool:
+    """Owns the registered workers. `attach` the driver before the first registration."""
+
+    def __init__(self, limits: PoolLimits, clock: Clock) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._members: dict[WorkerId, _Member] = {}
+        self._memory = _Memory()
+        self._driver: Driver | None = None
+        self._facts: ModelFacts | None = None
+        self._progress = asyncio.Event()
+        """Set when a batch was answered or a worker lost: rows may have moved."""
+        self._on_change: Callable[[], None] = lambda: None
+        self.model: ServedModel | None = None
+        """None until a target is connected."""
+
+    def attach(self, driver: Driver, on_change: Callable[[], None]) -> None:
+        """Whom to tell; `on_change` is called when a worker became ready or ceased to be."""
+        self._driver = driver
+        self._on_change = on_change
+
+    # What the driver needs
+
+    def send(self, worker_id: WorkerId, batch: Batch) -> None:
+        """Queue a batch for a worker."""
+        link = self._members[worker_id].link
+        assert link is not None
+        link.send(batch)
+
+    def release(self, worker_id: WorkerId, sequence_ids: Sequence[SequenceId]) -> None:
+        """Let a worker forget sequences."""
+        member = self._members.get(worker_id)
+        if member is not None and member.link is not None:
+            member.link.release(sequence_ids)
+
+    # What workers ask
+
+    def register(self, info: WorkerInfo) -> None:
+        """A worker announces itself; a new incarnation replaces the old one.
+
+        Raises:
+            IncompatibleWorkerError: it does not fit the cluster; status shows why.
+        """
+        self._require_fit(info)
+        known = self._members.get(info.worker_id)
+        if known is not None:
+            if known.info.incarnation == info.incarnation:
+                known.last_heartbeat = self._clock()
+                return
+            self._remove(known, WorkerState.LOST, "replaced by a new incarnation")
+        member = _Member(info, self._clock())
+        self._members[info.worker_id] = member
+        self._memory.gone.pop(info.worker_id, None)
+        if info.role is Role.TARGET:
+            self._facts = self._facts or info.model
+            self._refuse_misfits()
+        self._connect_fitting()
+        logger.info("pool.registered worker=%s role=%s", info.worker_id, info.role.value)
+
+    def heartbeat(self, worker_id: WorkerId, incarnation: str) -> bool:
+        """A sign of life; False if this incarnation is not known."""
+        member = self._members.get(worker_id)
+        if member is None or member.info.incarnation != incarnation:
+            return False
+        member.last_heartbeat = self._clock()
+        return True
+
+    async def drain(self, worker_id: WorkerId, incarnation: str) -> int:
+        """Move what a worker holds, then let it go; the number of sequences moved."""
+        member = self._members.get(worker_id)
+        if member is None or member.info.incarnation != incarnation:
+            return 0
+        num_moved = self._require_driver().scheduler.rows_on(worker_id)
+        member.state = WorkerState.DRAINING
+        if member.is_member:
+            self._require_driver().drain(worker_id)
+        while member.is_member and self._require_driver().scheduler.rows_on(worker_id):
+            self._progress.clear()
+            await self._progress.wait()
+        if self._members.get(worker_id) is member:
+            self._remove(member, WorkerState.LOST, "left")
+        return num_moved
+
+    # What operators ask
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a connected target takes rows."""
+        return any(
+            member.info.role is Role.TARGET and member.state is WorkerState.READY
+            for member in self._members.values()
+        )
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence a connected target can hold; 0 without one."""
+        lengths = [
+            member.info.model.max_length
+            for member in self._members.values()
+            if member.info.role is Role.TARGET and member.state is WorkerState.READY
+        ]
+        return max(lengths, default=0)
+
+    def statuses(self) -> tuple[WorkerStatus, ...]:
+        """Workers in the order they joined, then those that are gone."""
+        scheduler = self._require_driver().scheduler
+        present = tuple(
+            WorkerStatus(
+                member.info,
+                member.state,
+                "" if member.link_task else "waits for a target",
+                scheduler.rows_on(member.info.worker_id) if member.is_member else 0,
+                self._clock() - member.last_heartbeat,
+            )
+            for member in self._members.values()
+        )
+        return (*present, *self._memory.gone.values())
+
+    # Time
+
+    def expire_leases(self) -> None:
+        """Workers that were silent for a lease are lost."""
+        oldest = self._clock() - self._limits.lease_seconds
+        for member in tuple(self._members.values()):
+            if member.last_heartbeat < oldest:
+                self._remove(member, WorkerState.LOST, "its lease ran out")
+
+    async def close(self) -> None:
+        """Close all links."""
+        tasks = [member.link_task for member in self._members.values() if member.link_task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Fit
+
+    def _require_fit(self, info: WorkerInfo) -> None:
+        reason = self._misfit(info)
+        if reason is not None:
+            self._memory.note(WorkerStatus(info, WorkerState.REFUSED, reason))
+            logger.warning("pool.refused worker=%s reason=%s", info.worker_id, reason)
+            raise IncompatibleWorkerError(f"worker {info.worker_id} is refused: {reason}")
+
+    def _misfit(self, info: WorkerInfo) -> str | None:
+        if self._facts is None:
+            return None
+        if info.role is Role.DRAFT:
+            return misfit(info.model, self._facts)
+        if info.model.fingerprint != self._facts.fingerprint:
+            return (
+                f"target model {info.model.name!r} ({info.model.dtype}, fingerprint "
+                f"{info.model.fingerprint[:12]}) is not the served model {self._facts.name!r} "
+                f"({self._facts.dtype}, fingerprint {self._facts.fingerprint[:12]})"
+            )
+        return None
+
+    def _refuse_misfits(self) -> None:
+        """Drafts that registered before there was a target to fit."""
+        for member in tuple(self._members.values()):
+            reason = self._misfit(member.info)
+            if reason is not None:
+                logger.warning("pool.refused worker=%s reason=%s", member.info.worker_id, reason)
+                self._remove(member, WorkerState.REFUSED, reason)
+
+    def _connect_fitting(self) -> None:
+        if self._facts is None:
+            return
+        for member in self._members.values():
+            if member.link_task is None:
+                self._connect(member)
+
+    # Links
+
+    def _connect(self, member: _Member) -> None:
+        async def on_up(channel: grpc.aio.Channel) -> None:
+            await self._fetch_model(member, channel)
+            self._join(member)
+
+        def on_down(error: ExspecError) -> None:
+            self._leave(member, error)
+
+        def on_reply(reply: Reply) -> None:
+            self._require_driver().take_reply(member.info.worker_id, reply)
+            self._progress.set()
+
+        member.link = WorkerLink(
+            member.info.address,
+            self._link_kind(member.info.role),
+            LinkEvents(on_up, on_down, on_reply),
+        )
+        member.link_task = asyncio.create_task(member.link.run())
+
+    def _link_kind(self, role: Role) -> LinkKind:
+        if role is Role.TARGET:
+            return LinkKind(
+                exchange_verifies, release_verifies, self._limits.target_timeout_seconds
+            )
+        return LinkKind(exchange_drafts, release_drafts, self._limits.draft_timeout_seconds)
+
+    async def _fetch_model(self, member: _Member, channel: grpc.aio.Channel) -> None:
+        if member.info.role is not Role.TARGET or self.model is not None:
+            return
+        stub = target_pb2_grpc.TargetServiceStub(channel)
+        message = await stub.GetTokenizer(target_pb2.GetTokenizerRequest())
+        assets = tokenizer_from_message(message)
+        codec = await asyncio.to_thread(TextCodec, assets)
+        self.model = ServedModel(member.info.model, codec)
+
+    def _join(self, member: _Member) -> None:
+        if member.state is not WorkerState.JOINING:
+            return
+        member.state = WorkerState.READY
+        member.is_member = True
+        self._require_driver().join(
+            WorkerJoined(
+                member.info.worker_id,
+                member.info.role,
+                member.info.num_slots,
+                member.info.model.max_length,
+            )
+        )
+        logger.info("pool.joined worker=%s", member.info.worker_id)
+        self._on_change()
+
+    def _leave(self, member: _Member, error: ExspecError) -> None:
+        """The link is down; it comes back by itself while the worker keeps its lease."""
+        if member.state is WorkerState.READY:
+            member.state = WorkerState.JOINING
+        if member.is_member:
+            member.is_member = False
+            logger.warning("pool.lost worker=%s reason=%s", member.info.worker_id, error.message)
+            self._require_driver().lose(member.info.worker_id)
+        self._progress.set()
+        self._on_change()
+
+    def _remove(self, member: _Member, state: WorkerState, reason: str) -> None:
+        """Forget a worker for good; its link goes down with it."""
+        worker_id = member.info.worker_id
+        member.state = state
+        self._leave(member, IncompatibleWorkerError(reason))
+        if member.link_task is not None:
+            member.link_task.cancel()
+        if self._members.get(worker_id) is member:
+            del self._members[worker_id]
+        self._memory.note(WorkerStatus(member.info, state, reason))
+
+    def _require_driver(self) -> Driver:
+        assert self._driver is not None
+        return self._driver

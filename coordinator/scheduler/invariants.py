@@ -1,0 +1,171 @@
+"""What must hold between any two events, checked in full. For tests and debugging.
+
+Nothing here changes the scheduler, and the scheduler does not need it: `check` is O(everything).
+"""
+
+from __future__ import annotations
+
+from coordinator.scheduler.commands import VerifyOrder
+from coordinator.scheduler.rows import Batch, Phase, Row, Worker
+from coordinator.scheduler.scheduler import Scheduler
+from exspec.core.ids import Role, SequenceId
+
+
+class InvariantError(AssertionError):
+    """A bug of the scheduler, described."""
+
+
+def check(scheduler: Scheduler) -> None:
+    """Check everything that one moment shows.
+
+    Raises:
+        InvariantError: naming the row or worker and what is wrong with it.
+    """
+    for row in scheduler.state.rows.values():
+        _check_row(row)
+        _check_homes(scheduler, row)
+    for worker in scheduler.state.workers.values():
+        _check_worker(scheduler, worker)
+        if worker.batch is not None:
+            _check_batch(worker, worker.batch)
+    _check_queue(scheduler)
+
+
+class Progress:
+    """Checks what only two moments show: epochs, rounds and lengths never fall."""
+
+    def __init__(self) -> None:
+        self._seen: dict[SequenceId, tuple[Row, tuple[int, ...]]] = {}
+
+    def check(self, scheduler: Scheduler) -> None:
+        """Compare with the last call.
+
+        Raises:
+            InvariantError: naming the row and both moments.
+        """
+        seen = self._seen
+        self._seen = {}
+        for row in scheduler.state.rows.values():
+            marks = (row.target_epoch, row.draft_epoch, row.round_index, row.length)
+            self._seen[row.sequence_id] = (row, marks)
+            old_row, old_marks = seen.get(row.sequence_id, (row, marks))
+            fell = any(new < old for new, old in zip(marks, old_marks, strict=True))
+            _require(
+                not (old_row is row and fell),
+                f"{row.sequence_id}: (epochs, round, length) fell from {old_marks} to {marks}",
+            )
+
+
+def _require(condition: object, message: str) -> None:
+    if not condition:
+        raise InvariantError(message)
+
+
+def _check_row(row: Row) -> None:
+    name = row.sequence_id
+    _require(1 <= row.length <= row.max_length, f"{name}: length {row.length}/{row.max_length}")
+    _require(
+        row.phase is Phase.FINISHED or row.length < row.max_length, f"{name}: full but not finished"
+    )
+    _require(
+        row.phase is Phase.FINISHED or 0 <= row.target_kv_length <= row.length - 1,
+        f"{name}: target holds {row.target_kv_length} of {row.length}; the last is always fed",
+    )
+    _require(
+        0 <= row.draft_kv_length <= row.length,
+        f"{name}: draft worker holds {row.draft_kv_length} of {row.length}",
+    )
+    _require(
+        row.phase in (Phase.WANTS_VERIFY, Phase.VERIFYING, Phase.FINISHED) or not row.num_drafted,
+        f"{name}: {row.num_drafted} drafts staged while {row.phase.value}",
+    )
+    in_flight = row.phase in (Phase.DRAFTING, Phase.VERIFYING)
+    _require(
+        row.phase is Phase.FINISHED or in_flight == (row.batch is not None),
+        f"{name}: {row.phase.value}, but its batch is {row.batch}",
+    )
+    _require(
+        row.phase is not Phase.FINISHED or row.batch is not None,
+        f"{name}: finished and idle, but not forgotten",
+    )
+
+
+def _check_homes(scheduler: Scheduler, row: Row) -> None:
+    name = row.sequence_id
+    for home, role in ((row.target, Role.TARGET), (row.draft, Role.DRAFT)):
+        if home is None:
+            continue
+        _require(home.role is role, f"{name}: {home.worker_id} is no {role.value} worker")
+        _require(scheduler.state.is_member(home), f"{name}: lives on {home.worker_id}, which left")
+        _require(home.rows.get(name) is row, f"{name}: {home.worker_id} does not know of it")
+    if row.phase is Phase.WAITING:
+        _require(row.target is None and row.draft is None, f"{name}: waits, but owns a slot")
+    if row.phase in (Phase.WANTS_DRAFT, Phase.WANTS_VERIFY, Phase.VERIFYING):
+        _require(row.target is not None, f"{name}: {row.phase.value} without a target")
+    if row.phase in (Phase.WANTS_DRAFT, Phase.DRAFTING):
+        _require(row.draft is not None, f"{name}: {row.phase.value} without a draft worker")
+    _require(
+        row.target is None or row.max_length <= row.target.max_length,
+        f"{name}: may outgrow its target",
+    )
+    if row.target is None and row.draft is None:
+        _require(
+            row.phase in (Phase.WAITING, Phase.FINISHED), f"{name}: {row.phase.value} without homes"
+        )
+
+
+def _check_worker(scheduler: Scheduler, worker: Worker) -> None:
+    name = worker.worker_id
+    _require(
+        len(worker.rows) <= worker.num_slots, f"{name}: {len(worker.rows)}/{worker.num_slots} slots"
+    )
+    for phase in Phase:
+        actual = len(worker.rows_in(phase))
+        counted = worker.num_rows_in[phase]
+        _require(actual == counted, f"{name}: {actual} rows {phase.value}, counted {counted}")
+    _require(worker.told <= worker.rows.keys(), f"{name}: told of rows that left: {worker.told}")
+    for row in worker.rows.values():
+        home = row.target if worker.role is Role.TARGET else row.draft
+        _require(home is worker, f"{name}: {row.sequence_id} does not live here")
+        _require(
+            scheduler.state.rows.get(row.sequence_id) is row,
+            f"{name}: {row.sequence_id} was forgotten but owns a slot",
+        )
+        busy_here = row.batch is not None and row.batch.worker is worker
+        _require(
+            not worker.is_draining or busy_here or row.phase is Phase.FINISHED,
+            f"{name}: drains, but {row.sequence_id} stays",
+        )
+    _require(not worker.is_full or worker.rows, f"{name}: full, but holds no row of ours")
+
+
+def _check_batch(worker: Worker, batch: Batch) -> None:
+    where = f"batch {batch.batch_id} at {worker.worker_id}"
+    _require(batch.worker is worker, f"{where}: belongs to {batch.worker.worker_id}")
+    _require(batch.rows, f"{where}: is empty")
+    names = [row.sequence_id for row in batch.rows]
+    _require(len(set(names)) == len(names), f"{where}: holds a row twice: {names}")
+    for row, order in zip(batch.rows, batch.orders, strict=True):
+        name = row.sequence_id
+        _require(row.batch is batch, f"{where}: {name} is in {row.batch}")
+        _require(order.key.round_index == row.round_index, f"{where}: {name}'s round is not last")
+        _require(order.start < order.end <= row.length, f"{where}: {name} fed {order}")
+        if isinstance(order, VerifyOrder):
+            is_chunk = order.end < row.length
+            _require(is_chunk == order.is_prefill, f"{where}: {name} is no prefill: {order}")
+            room = row.max_length - order.end - 1
+            _require(order.num_draft_tokens <= max(0, room), f"{where}: {name} drafts too far")
+
+
+def _check_queue(scheduler: Scheduler) -> None:
+    state = scheduler.state
+    arrivals = [row.arrival_index for row in state.waiting]
+    _require(arrivals == sorted(arrivals), f"queue out of order: {arrivals}")
+    for phase in Phase:
+        actual = sum(1 for row in state.rows.values() if row.phase is phase)
+        _require(
+            actual == state.num_rows_in[phase],
+            f"{actual} rows {phase.value}, counted {state.num_rows_in[phase]}",
+        )
+    waiting = state.num_rows_in[Phase.WAITING]
+    _require(len(state.waiting) == waiting, f"{len(state.waiting)} in the queue, {waiting} wait")

@@ -1,0 +1,216 @@
+"""What a request goes through: check, tokenize, queue, stream, and what happens when it cannot.
+
+Between the servicers (messages) and the driver (rounds). No messages, no scheduling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from coordinator.accounting import Accounting
+from coordinator.driver import Driver
+from coordinator.ledger import SequenceSpec
+from coordinator.pool import ServedModel, WorkerPool
+from coordinator.scheduler.events import SequenceArrived
+from exspec.core.errors import (
+    ContextLengthError,
+    ExspecError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    QueueFullError,
+    UnavailableError,
+)
+from exspec.core.generation import Event, Failed, GenerationRequest, Started
+from exspec.core.ids import SequenceId
+from exspec.runtime.clock import Clock
+
+RETRY_AFTER_SECONDS = 1.0
+TICK_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """How long and how many may wait."""
+
+    max_waiting: int
+    unavailable_seconds: float
+
+
+class GenerationService:
+    """Owns the life of requests. Everything runs on the event loop."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        pool: WorkerPool,
+        accounting: Accounting,
+        limits: ServiceLimits,
+        clock: Clock,
+    ) -> None:
+        self._driver = driver
+        self._pool = pool
+        self._accounting = accounting
+        self._limits = limits
+        self._clock = clock
+        self._incarnation = secrets.token_hex(6)
+        self._num_sequences = 0
+        self._target_seen = clock()
+        self._target_changed = asyncio.Event()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
+        """Serve one request; closing the iterator frees both workers.
+
+        Raises:
+            InvalidRequestError, ModelNotFoundError: the request cannot be served.
+            QueueFullError, UnavailableError: not now.
+        """
+        arrived = self._clock()
+        request_id = request.request_id or f"req-{secrets.token_hex(8)}"
+        try:
+            model = await self.require_model(request.model)
+            spec = await self._specify(request, model)
+            self._require_room()
+            events = self._stream(request, request_id, model, spec, arrived)
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    yield event
+        except ExspecError as error:
+            error.request_id = error.request_id or request_id
+            raise
+
+    async def require_model(self, name: str) -> ServedModel:
+        """The served model, if it has that name; waits a bounded time for the first target.
+
+        Raises:
+            ModelNotFoundError: another model is served.
+            UnavailableError: no target came in time.
+        """
+        deadline = self._clock() + self._limits.unavailable_seconds
+        while self._pool.model is None:
+            self._target_changed.clear()
+            try:
+                async with asyncio.timeout(max(0.0, deadline - self._clock())):
+                    await self._target_changed.wait()
+            except TimeoutError as error:
+                raise UnavailableError("no target worker has joined yet") from error
+        model = self._pool.model
+        if name and name != model.facts.name:
+            raise ModelNotFoundError(f"model {name!r} is not served here; {model.facts.name!r} is")
+        return model
+
+    def note_target_change(self) -> None:
+        """A target joined or left."""
+        self._target_changed.set()
+
+    async def run(self) -> None:
+        """Let leases expire, and give requests up that no target came for; until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._pool.expire_leases()
+            self._give_up_stranded()
+
+    def _give_up_stranded(self) -> None:
+        now = self._clock()
+        if self._pool.has_target or not len(self._driver.ledger):
+            self._target_seen = now
+        elif now - self._target_seen > self._limits.unavailable_seconds:
+            for sequence_id in self._driver.ledger.sequence_ids:
+                num_generated = self._driver.ledger.num_generated(sequence_id)
+                message = (
+                    "no target worker is left; "
+                    f"{num_generated} tokens had been generated and delivered"
+                )
+                self._driver.fail(sequence_id, UnavailableError(message))
+
+    async def _stream(
+        self,
+        request: GenerationRequest,
+        request_id: str,
+        model: ServedModel,
+        spec: SequenceSpec,
+        arrived: float,
+    ) -> AsyncGenerator[Event, None]:
+        events: asyncio.Queue[Event | Failed] = asyncio.Queue()
+        self._accounting.note_request(len(spec.prompt_tokens))
+        self._driver.ledger.open(spec, model.codec.open_stream(), events.put_nowait, arrived)
+        try:
+            self._driver.arrive(
+                SequenceArrived(
+                    spec.sequence_id,
+                    len(spec.prompt_tokens),
+                    spec.max_length,
+                    request.speculation.num_speculative_tokens,
+                )
+            )
+            yield Started(request_id, model.facts.name, len(spec.prompt_tokens))
+            while True:
+                event = await events.get()
+                if isinstance(event, Failed):
+                    raise event.error
+                yield event
+                if spec.sequence_id not in self._driver.ledger and events.empty():
+                    return
+        finally:
+            self._driver.cancel(spec.sequence_id)
+
+    async def _specify(self, request: GenerationRequest, model: ServedModel) -> SequenceSpec:
+        prompt_tokens = await asyncio.to_thread(model.codec.encode, request.prompt)
+        self.check_ids("prompt", prompt_tokens, model)
+        self.check_ids("stop_token_ids", request.sampling.stop_token_ids, model)
+        max_length = len(prompt_tokens) + self._max_tokens(request, len(prompt_tokens), model)
+        stop_token_ids = frozenset(request.sampling.stop_token_ids)
+        if not request.sampling.ignore_eos:
+            stop_token_ids |= frozenset(model.facts.stop_token_ids)
+        self._num_sequences += 1
+        return SequenceSpec(
+            SequenceId(f"{self._incarnation}-{self._num_sequences}"),
+            prompt_tokens,
+            max_length,
+            stop_token_ids,
+            request.sampling.stop,
+        )
+
+    def _max_tokens(
+        self, request: GenerationRequest, num_prompt_tokens: int, model: ServedModel
+    ) -> int:
+        context = self._pool.max_length or model.facts.max_length
+        room = context - num_prompt_tokens
+        if room < 1:
+            raise ContextLengthError(
+                f"prompt has {num_prompt_tokens} tokens; the context is {context}, and at least "
+                "one token must be left to generate",
+                field="prompt",
+            )
+        wanted = request.sampling.max_tokens
+        if wanted <= room:
+            return wanted
+        if request.has_max_tokens:
+            raise ContextLengthError(
+                f"max_tokens is {wanted} after a prompt of {num_prompt_tokens} tokens; the context "
+                f"is {context}, so at most {room} can be generated",
+                field="max_tokens",
+            )
+        return room
+
+    @staticmethod
+    def check_ids(field: str, token_ids: tuple[int, ...], model: ServedModel) -> None:
+        """InvalidRequestError unless all ids are in the vocabulary."""
+        outside = next((t for t in token_ids if t >= model.facts.vocab_size), None)
+        if outside is not None:
+            raise InvalidRequestError(
+                f"{field}: token id {outside} is outside the vocabulary; ids go from 0 to "
+                f"{model.facts.vocab_size - 1}",
+                field=field,
+            )
+
+    def _require_room(self) -> None:
+        num_waiting = self._driver.scheduler.num_waiting
+        if num_waiting > self._limits.max_waiting:
+            raise QueueFullError(
+                f"{num_waiting} requests are waiting, {self._limits.max_waiting} may",
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+            )

@@ -1,0 +1,167 @@
+"""The coordinator's gRPC services: messages to values, values to messages, nothing in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from coordinator.cluster_view import ClusterView
+from coordinator.pool import PoolLimits, WorkerPool
+from coordinator.service import GenerationService
+from exspec.core.errors import ExspecError, InternalError
+from exspec.core.generation import BatchEvent, Failed
+from exspec.core.ids import WorkerId
+from exspec.v1 import (
+    generation_pb2,
+    generation_pb2_grpc,
+    registry_pb2,
+    registry_pb2_grpc,
+)
+from exspec.wire import convert_generation as convert
+from exspec.wire.convert_cluster import status_to_message, worker_from_message
+from exspec.wire.server import Context
+
+logger = logging.getLogger(__name__)
+
+HEARTBEATS_PER_LEASE = 5
+
+
+class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
+    """What clients call."""
+
+    def __init__(self, service: GenerationService, pool: WorkerPool) -> None:
+        self._service = service
+        self._pool = pool
+
+    async def Generate(
+        self, request: generation_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+        """One prompt, streamed."""
+        events = self._service.generate(convert.request_from_message(request))
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield convert.event_to_message(event)
+
+    async def GenerateBatch(
+        self, request: generation_pb2.GenerateBatchRequest, context: Context
+    ) -> AsyncIterator[generation_pb2.GenerateBatchResponse]:
+        """Several prompts; their events as they come."""
+        convert.check_batch(request)
+        merged: asyncio.Queue[tuple[int, BatchEvent] | None] = asyncio.Queue()
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._run_item(request, index, merged))
+                for index in range(len(request.prompts))
+            ]
+            num_open = len(tasks)
+            try:
+                while num_open:
+                    item = await merged.get()
+                    if item is None:
+                        num_open -= 1
+                    else:
+                        yield convert.batch_event_to_message(*item)
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def ListModels(
+        self, request: generation_pb2.ListModelsRequest, context: Context
+    ) -> generation_pb2.ListModelsResponse:
+        """The served model, if a target has joined."""
+        model = self._pool.model
+        if model is None:
+            return generation_pb2.ListModelsResponse()
+        served = generation_pb2.ServedModel(
+            name=model.facts.name,
+            max_length=self._pool.max_length or model.facts.max_length,
+            stop_token_ids=model.facts.stop_token_ids,
+            vocab_size=model.facts.vocab_size,
+        )
+        return generation_pb2.ListModelsResponse(models=[served])
+
+    async def Tokenize(
+        self, request: generation_pb2.TokenizeRequest, context: Context
+    ) -> generation_pb2.TokenizeResponse:
+        """Text or chat to token ids."""
+        model = await self._service.require_model(request.model)
+        prompt = convert.prompt_from_message(request.prompt)
+        token_ids = await asyncio.to_thread(model.codec.encode, prompt)
+        return generation_pb2.TokenizeResponse(token_ids=token_ids, text=model.codec.render(prompt))
+
+    async def Detokenize(
+        self, request: generation_pb2.DetokenizeRequest, context: Context
+    ) -> generation_pb2.DetokenizeResponse:
+        """Token ids to text."""
+        model = await self._service.require_model(request.model)
+        token_ids = tuple(request.token_ids)
+        self._service.check_ids("token_ids", token_ids, model)
+        text = await asyncio.to_thread(model.codec.decode, token_ids)
+        return generation_pb2.DetokenizeResponse(text=text)
+
+    async def _run_item(
+        self,
+        request: generation_pb2.GenerateBatchRequest,
+        index: int,
+        merged: asyncio.Queue[tuple[int, BatchEvent] | None],
+    ) -> None:
+        """One prompt of a batch; its failure is an event of its own."""
+        try:
+            item = convert.request_from_message(convert.batch_item(request, index))
+            events = self._service.generate(item)
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    merged.put_nowait((index, event))
+        except ExspecError as error:
+            merged.put_nowait((index, Failed(error)))
+        except Exception:  # one prompt's bug may not take the others down
+            logger.exception("generate.item_failed index=%d", index)
+            merged.put_nowait((index, Failed(InternalError("internal error; see the log"))))
+        merged.put_nowait(None)
+
+
+class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
+    """What workers call."""
+
+    def __init__(self, pool: WorkerPool, limits: PoolLimits) -> None:
+        self._pool = pool
+        self._lease_seconds = limits.lease_seconds
+
+    async def Register(
+        self, request: registry_pb2.RegisterRequest, context: Context
+    ) -> registry_pb2.RegisterResponse:
+        """Join, or join again."""
+        self._pool.register(worker_from_message(request.worker))
+        return registry_pb2.RegisterResponse(
+            lease_seconds=self._lease_seconds,
+            heartbeat_seconds=self._lease_seconds / HEARTBEATS_PER_LEASE,
+        )
+
+    async def Heartbeat(
+        self, request: registry_pb2.HeartbeatRequest, context: Context
+    ) -> registry_pb2.HeartbeatResponse:
+        """A sign of life."""
+        is_known = self._pool.heartbeat(WorkerId(request.worker_id), request.incarnation)
+        return registry_pb2.HeartbeatResponse(is_known=is_known)
+
+    async def Drain(
+        self, request: registry_pb2.DrainRequest, context: Context
+    ) -> registry_pb2.DrainResponse:
+        """Leave."""
+        num_moved = await self._pool.drain(WorkerId(request.worker_id), request.incarnation)
+        return registry_pb2.DrainResponse(num_moved_sequences=num_moved)
+
+
+class AdminServicer(registry_pb2_grpc.AdminServiceServicer):
+    """What operators call."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    async def GetClusterStatus(
+        self, request: registry_pb2.GetClusterStatusRequest, context: Context
+    ) -> registry_pb2.GetClusterStatusResponse:
+        """Workers, queue and totals."""
+        return status_to_message(self._view.status())

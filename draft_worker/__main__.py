@@ -1,0 +1,117 @@
+"""Entry point: `python -m draft_worker`, or `exspec serve draft`. Wires the parts together."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from draft_worker.settings import NGRAM, DraftSettings
+from exspec.core.cluster import WorkerInfo
+from exspec.core.ids import Role
+from exspec.core.models import ModelFacts
+from exspec.runtime.clock import monotonic
+from exspec.runtime.logs import set_up_logging
+from exspec.runtime.settings import load_settings
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from draft_worker.drafter import Proposer
+    from draft_worker.servicer import DraftServicer
+    from exspec.engine.model_runner import ModelRunner
+    from exspec.runtime.worker_thread import WorkerThread
+    from exspec.wire.worker_process import Identity
+
+
+class DraftRole:
+    """Loads the draft (a model or the n-gram table) and puts drafter and servicer together."""
+
+    service_name = "exspec.v1.DraftService"
+
+    def __init__(self, settings: DraftSettings) -> None:
+        self._settings = settings
+        self._servicer: DraftServicer | None = None
+        self._runner: ModelRunner | None = None
+
+    def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
+        """Add DraftService."""
+        from draft_worker.servicer import DraftServicer
+        from exspec.v1 import draft_pb2_grpc
+
+        self._servicer = DraftServicer(thread, monotonic)
+        draft_pb2_grpc.add_DraftServiceServicer_to_server(self._servicer, server)
+
+    def load(self) -> None:
+        """Load and warm up; torch is imported only if there is a model."""
+        from draft_worker.drafter import Drafter
+
+        assert self._servicer is not None
+        drafter = Drafter(self._proposer(), monotonic, orphan_seconds=self._settings.orphan_seconds)
+        self._servicer.open(drafter)
+
+    def describe(self, identity: Identity, address: str) -> WorkerInfo:
+        """The worker as it announces itself."""
+        runner = self._runner
+        return WorkerInfo(
+            worker_id=identity.worker_id,
+            incarnation=identity.incarnation,
+            role=Role.DRAFT,
+            address=address,
+            num_slots=self._settings.max_num_seqs,
+            model=_ngram_facts()
+            if runner is None
+            else replace(runner.facts, max_length=runner.capacity),
+            kv_layout="" if runner is None else self._settings.kv_layout,
+            kv_bytes=0 if runner is None else runner.kv_bytes,
+        )
+
+    def _proposer(self) -> Proposer:
+        settings = self._settings
+        if settings.model == NGRAM:
+            from draft_worker.ngram_proposer import NgramProposer
+
+            return NgramProposer(
+                num_slots=settings.max_num_seqs,
+                longest=settings.ngram_max,
+                shortest=settings.ngram_min,
+            )
+        from draft_worker.model_proposer import ModelProposer
+        from exspec.engine.worker_model import load_worker_model
+
+        _loaded, self._runner = load_worker_model(
+            settings, model=settings.model, num_slots=settings.max_num_seqs
+        )
+        return ModelProposer(self._runner)
+
+
+def _ngram_facts() -> ModelFacts:
+    from draft_worker.ngram_proposer import NGRAM_CAPACITY
+
+    return ModelFacts(
+        name=NGRAM,
+        architecture=NGRAM,
+        vocab_size=0,
+        tokenizer_size=0,
+        tokenizer_sha256="",
+        max_length=NGRAM_CAPACITY,
+        stop_token_ids=(),
+        dtype="",
+        device="cpu",
+        num_parameters=0,
+        fingerprint=NGRAM,
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Run until told to stop; 1 if the worker could not serve."""
+    settings = load_settings(DraftSettings, argv)
+    set_up_logging(settings.log_level, settings.log_format)
+
+    from exspec.wire.worker_process import Identity, run_process
+
+    return run_process(DraftRole(settings), Identity(Role.DRAFT, settings.worker_id), settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

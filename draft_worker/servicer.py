@@ -1,0 +1,39 @@
+"""DraftService over the drafter: one reply per request, in order; the loop only awaits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from draft_worker.drafter import Drafter
+from exspec.core.errors import UnavailableError
+from exspec.runtime.clock import Clock
+from exspec.runtime.worker_thread import WorkerThread
+from exspec.v1 import draft_pb2, draft_pb2_grpc
+from exspec.wire.convert import draft_batch_from_message, draft_reply_to_message
+from exspec.wire.server import Context
+
+
+class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
+    """Hands batches to the worker thread."""
+
+    def __init__(self, thread: WorkerThread, clock: Clock) -> None:
+        self._thread = thread
+        self._clock = clock
+        self._drafter: Drafter | None = None
+
+    def open(self, drafter: Drafter) -> None:
+        """The model is loaded: calls are served from now on, UNAVAILABLE before."""
+        self._drafter = drafter
+
+    async def Draft(
+        self, request_iterator: AsyncIterator[draft_pb2.DraftRequest], context: Context
+    ) -> AsyncIterator[draft_pb2.DraftResponse]:
+        """One long-lived stream per coordinator."""
+        drafter = self._drafter
+        if drafter is None:
+            raise UnavailableError("the model is still loading")
+        async for request in request_iterator:
+            arrived = self._clock()
+            batch = draft_batch_from_message(request)
+            reply = await self._thread.run(drafter.draft, batch, arrived)
+            yield draft_reply_to_message(reply)

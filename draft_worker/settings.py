@@ -1,0 +1,32 @@
+"""What a draft worker can be told."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from exspec.runtime.settings import ModelWorkerSettings
+
+NGRAM = "ngram"
+"""Name of the draft that needs no model: prompt look-up."""
+
+
+class DraftSettings(ModelWorkerSettings):
+    """Serve a draft model: it proposes tokens; losing it costs speed, never a request."""
+
+    model_config = SettingsConfigDict(cli_prog_name="exspec serve draft")
+
+    model: str = Field(
+        "smollm2-draft",
+        description="Hugging Face name, directory, or GGUF file; smollm2-draft is the default "
+        "pair's draft; ngram looks tokens up in the prompt and needs no model.",
+    )
+    max_num_seqs: int = Field(
+        32, ge=1, le=1024, description="Sequences held at once; KV is preallocated for them."
+    )
+    ngram_max: int = Field(
+        4, ge=1, le=16, description="Longest run of tokens the n-gram draft looks up."
+    )
+    ngram_min: int = Field(
+        2, ge=1, le=16, description="Shortest run of tokens the n-gram draft looks up."
+    )

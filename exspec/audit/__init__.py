@@ -1,0 +1,1 @@
+"""The correctness laboratory: compares what a cluster serves with plain decoding."""

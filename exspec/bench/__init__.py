@@ -1,0 +1,1 @@
+"""Load and comparison runs. Every figure comes with the other side of its comparison."""

@@ -1,0 +1,107 @@
+"""What a local cluster is made of, and the command line of each of its processes. Pure."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from exspec.core.errors import InvalidRequestError
+from exspec.core.ids import Role
+
+NO_DRAFT = "none"
+HOST = "127.0.0.1"
+COORDINATOR = "coordinator"
+CHILD_GRACE_SECONDS = 5.0
+
+_MODULES = {Role.TARGET: "target_worker", Role.DRAFT: "draft_worker"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """A coordinator and its workers on this machine.
+
+    `port` is the coordinator's, 0 takes a free one; workers always take free ones. `max_num_seqs`
+    is the most rows a target verifies at once. None leaves a setting to the service. Logs go to
+    `log_dir`, or to a folder that is removed after a clean stop. `coordinator_flags`, `target_flags`
+    and `draft_flags` are handed on as they are.
+    """
+
+    model: str = "smollm2-135m-instruct"
+    draft_model: str = "smollm2-draft"
+    num_targets: int = 1
+    num_drafts: int = 1
+    port: int = 0
+    num_speculative_tokens: int | None = None
+    max_num_seqs: int = 8
+    max_model_len: int | None = None
+    kv_layout: str = "slots"
+    dtype: str | None = None
+    device: str | None = None
+    num_threads: int | None = None
+    log_level: str = "info"
+    log_dir: Path | None = None
+    coordinator_flags: tuple[str, ...] = ()
+    target_flags: tuple[str, ...] = ()
+    draft_flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.num_targets < 1:
+            raise InvalidRequestError("a cluster needs at least one target", field="target")
+        if self.num_drafts < 0:
+            raise InvalidRequestError("the number of drafts must be 0 or more", field="draft")
+        if self.draft_model == NO_DRAFT and self.num_drafts:
+            object.__setattr__(self, "num_drafts", 0)
+
+    def coordinator_command(self, port_file: Path) -> list[str]:
+        """How to start the coordinator."""
+        flags = {
+            "--port": self.port,
+            "--batch-size": self.max_num_seqs,
+            "--num-speculative-tokens": self.num_speculative_tokens,
+            **self._service_flags(port_file),
+        }
+        return [*_python("coordinator"), *_flags(flags), *self.coordinator_flags]
+
+    def worker_command(self, role: Role, name: str, coordinator: str, port_file: Path) -> list[str]:
+        """How to start a worker."""
+        is_target = role is Role.TARGET
+        flags = {
+            "--model": self.model if is_target else self.draft_model,
+            "--worker-id": name,
+            "--coordinator": coordinator,
+            "--port": 0,
+            "--max-num-seqs": self.max_num_seqs if is_target else self._draft_slots(),
+            "--max-model-len": self.max_model_len,
+            "--kv-layout": self.kv_layout,
+            "--dtype": self.dtype,
+            "--device": self.device,
+            "--num-threads": self.num_threads,
+            **self._service_flags(port_file),
+        }
+        own_flags = self.target_flags if is_target else self.draft_flags
+        return [*_python(_MODULES[role]), *_flags(flags), *own_flags]
+
+    def _draft_slots(self) -> int:
+        """A draft worker may be home to the rows of several targets."""
+        return self.max_num_seqs * math.ceil(self.num_targets / max(self.num_drafts, 1))
+
+    def _service_flags(self, port_file: Path) -> dict[str, object]:
+        return {
+            "--host": HOST,
+            "--port-file": port_file,
+            "--log-level": self.log_level,
+            "--grace-seconds": CHILD_GRACE_SECONDS,
+        }
+
+
+def _python(module: str) -> list[str]:
+    """-P: a folder that happens to be named like a service must not shadow it."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def _flags(flags: dict[str, object]) -> list[str]:
+    return [
+        part for name, value in flags.items() if value is not None for part in (name, str(value))
+    ]

@@ -1,0 +1,34 @@
+"""Entry point of `exspec`: the list of commands. Each command lives in a file of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from exspec.cli.demo import demo
+from exspec.cli.doctor import doctor
+from exspec.cli.generate import generate
+from exspec.cli.health import health
+from exspec.cli.serve import serve_app
+from exspec.cli.status import status
+from exspec.cli.up import up
+from exspec.cli.version import version
+
+app = typer.Typer(
+    name="exspec",
+    help="Exact speculative decoding as a service.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(up)
+app.add_typer(serve_app, name="serve")
+app.command()(generate)
+app.command()(status)
+app.command()(health)
+app.command()(doctor)
+app.command()(demo)
+app.command()(version)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,27 @@
+"""The SDK: `Client` and `AsyncClient`, what they return, nothing that loads a model.
+
+`exspec.client.fake` holds a coordinator for tests; it is imported on its own.
+"""
+
+from __future__ import annotations
+
+from exspec.client.async_streams import AsyncBatchStream, AsyncGenerationStream
+from exspec.client.asynchronous import AsyncClient
+from exspec.client.blocking import Client
+from exspec.client.requests import GenerateOptions, PromptInput
+from exspec.client.results import GenerationResult, ServedModel, Tokenization
+from exspec.client.streams import BatchStream, GenerationStream
+
+__all__ = [
+    "AsyncBatchStream",
+    "AsyncClient",
+    "AsyncGenerationStream",
+    "BatchStream",
+    "Client",
+    "GenerateOptions",
+    "GenerationResult",
+    "GenerationStream",
+    "PromptInput",
+    "ServedModel",
+    "Tokenization",
+]

@@ -1,0 +1,145 @@
+"""What `AsyncClient.stream` and `.stream_batch` return: events, awaited. The twin of `streams`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from exspec.client.async_connection import AsyncConnection, AsyncEventCall
+from exspec.client.requests import BatchPlan, GeneratePlan
+from exspec.client.results import BatchFold, GenerationFold, GenerationResult
+from exspec.client.stubs import AsyncStreamCall, AsyncStubs
+from exspec.core.errors import ExspecError
+from exspec.core.generation import BatchEvent, Delta, Event
+from exspec.v1 import generation_pb2 as pb
+from exspec.wire.convert_generation import event_from_message
+
+
+class AsyncGenerationStream:
+    """The events of one generation: Started, then Delta, then Completed.
+
+    Iterate over it, or over `text_deltas()`; `final()` gives the whole result. Leaving the
+    `async with` block before the end cancels the generation and frees the workers.
+    """
+
+    def __init__(self, connection: AsyncConnection, plan: GeneratePlan) -> None:
+        self._fold = GenerationFold(plan.call.request_id)
+        attempts = connection.attempts(plan.call.request_id, plan.call.timeout)
+        self._call: AsyncEventCall[pb.GenerateRequest, pb.GenerateResponse, Event] = AsyncEventCall(
+            connection, _generate, plan.message, attempts, event_from_message
+        )
+
+    @property
+    def request_id(self) -> str:
+        """The id under which the coordinator knows the generation."""
+        return self._fold.request_id
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._fold.text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The token ids so far."""
+        return tuple(self._fold.token_ids)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while (event := await self._call.next()) is not None:
+            self._fold.add(event)
+            yield event
+
+    async def text_deltas(self) -> AsyncIterator[str]:
+        """New text as it comes, never empty."""
+        async for event in self:
+            if isinstance(event, Delta) and event.text:
+                yield event.text
+
+    async def final(self) -> GenerationResult:
+        """Read what is left, and return the whole."""
+        async for _ in self:
+            pass
+        return self._fold.result()
+
+    def cancel(self) -> None:
+        """Stop the generation; whoever reads on gets RequestCancelledError."""
+        self._call.cancel()
+
+    def close(self) -> None:
+        """Cancel, unless the end was read."""
+        self._call.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncBatchStream:
+    """The events of a batch as (index of the prompt, event); a Failed event ends one prompt only.
+
+    Leaving the `async with` block before the end cancels what is left.
+    """
+
+    def __init__(self, connection: AsyncConnection, plan: BatchPlan) -> None:
+        self.request_id = plan.call.request_id
+        self._fold = BatchFold(self.request_id, len(plan.message.prompts))
+        attempts = connection.attempts(self.request_id, plan.call.timeout)
+        self._call: AsyncEventCall[
+            pb.GenerateBatchRequest, pb.GenerateBatchResponse, tuple[int, BatchEvent]
+        ] = AsyncEventCall(connection, _generate_batch, plan.message, attempts, self._fold.decode)
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, BatchEvent]]:
+        while (item := await self._call.next()) is not None:
+            yield item
+
+    async def final(self) -> list[GenerationResult | ExspecError]:
+        """Read what is left; per prompt, in order, its result or its error.
+
+        When the call dies after the first prompt has ended, the prompts that have not end with its
+        error, so that nothing that was generated is lost.
+        """
+        try:
+            async for _ in self:
+                pass
+        except ExspecError as error:
+            if not self._fold.has_ended_prompts:
+                raise
+            self._fold.fail_rest(error)
+        return self._fold.results()
+
+    def cancel(self) -> None:
+        """Stop all generations; whoever reads on gets RequestCancelledError."""
+        self._call.cancel()
+
+    def close(self) -> None:
+        """Cancel, unless the end was read."""
+        self._call.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _generate(stubs: AsyncStubs) -> AsyncStreamCall[pb.GenerateRequest, pb.GenerateResponse]:
+    return stubs.generate
+
+
+def _generate_batch(
+    stubs: AsyncStubs,
+) -> AsyncStreamCall[pb.GenerateBatchRequest, pb.GenerateBatchResponse]:
+    return stubs.generate_batch

@@ -1,0 +1,165 @@
+"""A blocking connection to a coordinator: connects, calls, retries. No requests, no results."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import grpc
+
+from exspec.client.attempts import Attempts, ClientSettings
+from exspec.client.stubs import MessageStream, StreamCall, Stubs, UnaryCall
+from exspec.core.errors import ExspecError, RequestCancelledError, UnavailableError
+from exspec.runtime.clock import Clock
+from exspec.v1 import generation_pb2 as pb
+from exspec.wire.channel import open_channel
+
+Q = TypeVar("Q")
+M = TypeVar("M")
+E = TypeVar("E")
+
+
+class Connection:
+    """One channel, opened at once and connected on first use. Safe to share between threads."""
+
+    def __init__(self, settings: ClientSettings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self._channel = open_channel(settings.address)
+        self.stubs = Stubs(self._channel)
+        self._is_connected = False
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Drop the channel; running calls end with RequestCancelledError."""
+        self._is_closed = True
+        self._channel.close()
+
+    def attempts(self, request_id: str, timeout: float | None) -> Attempts:
+        """The tries of a new call."""
+        return Attempts(self.settings, self.clock, request_id, timeout)
+
+    def call(self, method: UnaryCall[Q, M], request: Q, attempts: Attempts) -> M:
+        """One answer, retried as `attempts` says."""
+        while True:
+            try:
+                self.connect(attempts)
+                return method(request, timeout=attempts.remaining())
+            except grpc.RpcError as failure:
+                error = self.note(attempts.error_of(failure))
+                error.__cause__ = failure
+            except UnavailableError as unreachable:
+                error = unreachable
+            threading.Event().wait(attempts.pause_after(error))
+
+    def connect(self, attempts: Attempts) -> None:
+        """Make sure that somebody answers; UnavailableError names the address if nobody does."""
+        if self._is_closed:
+            raise RuntimeError("the client is closed")
+        if self._is_connected:
+            return
+        try:
+            self.stubs.list_models(pb.ListModelsRequest(), timeout=attempts.connect_seconds())
+        except grpc.RpcError as failure:
+            error = attempts.connect_error(failure)
+            if error is not None:
+                raise error from failure
+        self._is_connected = True
+
+    def note(self, error: ExspecError) -> ExspecError:
+        """After an unavailable coordinator, the next call checks again that somebody answers."""
+        if isinstance(error, UnavailableError):
+            self._is_connected = False
+        return error
+
+
+class EventCall(Generic[Q, M, E]):
+    """One streaming call: started on first use, retried until its first event, read one by one.
+
+    Owns the running gRPC call. `cancel` may come from another thread.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        method: StreamCall[Q, M],
+        request: Q,
+        attempts: Attempts,
+        decode: Callable[[M], E],
+    ) -> None:
+        self._connection = connection
+        self._method = method
+        self._request = request
+        self._attempts = attempts
+        self._decode = decode
+        self._running: MessageStream[M] | None = None
+        self._has_events = False
+        self._cancelled = threading.Event()
+        self._failure: ExspecError | None = None
+        self._is_over = False
+
+    def start(self) -> None:
+        """Send the request, if it is not sent yet."""
+        if self._running is None:
+            self._connection.connect(self._attempts)
+            self._running = self._method(self._request, timeout=self._attempts.remaining())
+
+    def next(self) -> E | None:
+        """The next event; None at the end. An error is raised again by every later call."""
+        if self._failure is not None:
+            raise self._failure
+        if self._is_over:
+            return None
+        try:
+            return self._read()
+        except ExspecError as error:
+            self._failure = error
+            self._cancel_running()
+            raise
+
+    def cancel(self) -> None:
+        """Tell the coordinator to stop; what is read later is RequestCancelledError."""
+        self._cancelled.set()
+        self._cancel_running()
+
+    def close(self) -> None:
+        """Cancel, unless the end was read."""
+        if not self._is_over and self._failure is None:
+            self.cancel()
+
+    def _read(self) -> E | None:
+        while True:
+            if self._cancelled.is_set():
+                raise self._attempts.cancelled_error()
+            try:
+                self.start()
+                assert self._running is not None
+                message = next(self._running)
+            except StopIteration:
+                self._is_over = True
+                return None
+            except grpc.RpcError as failure:
+                self._pause(self._error_of(failure))
+            except UnavailableError as unreachable:
+                self._pause(unreachable)
+            else:
+                self._has_events = True
+                return self._decode(message)
+
+    def _error_of(self, failure: grpc.RpcError) -> ExspecError:
+        error = self._connection.note(self._attempts.error_of(failure))
+        if isinstance(error, RequestCancelledError) and self._cancelled.is_set():
+            error = self._attempts.cancelled_error()
+        error.__cause__ = failure
+        return error
+
+    def _pause(self, error: ExspecError) -> None:
+        if self._has_events:
+            raise error
+        self._running = None
+        self._cancelled.wait(self._attempts.pause_after(error))
+
+    def _cancel_running(self) -> None:
+        if self._running is not None:
+            self._running.cancel()

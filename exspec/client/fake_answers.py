@@ -1,0 +1,131 @@
+"""What the fake coordinator answers: scripted replies as events. Pure but for its pauses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from exspec.core.acceptance import FinishReason
+from exspec.core.cluster import ClusterStatus
+from exspec.core.errors import ExspecError
+from exspec.core.generation import (
+    BatchEvent,
+    ChatPrompt,
+    Completed,
+    Delta,
+    Event,
+    Failed,
+    GenerationRequest,
+    Prompt,
+    SpeculationStats,
+    Started,
+    TextPrompt,
+    TokenPrompt,
+    Usage,
+)
+from exspec.v1 import generation_pb2 as pb
+
+FAKE_MODEL_NAME = "fake-model"
+FAKE_MODEL = pb.ServedModel(
+    name=FAKE_MODEL_NAME, max_length=2048, stop_token_ids=[0], vocab_size=256
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeReply:
+    """One scripted answer: `text`, a pause before each token of it, then an error if there is one.
+
+    The text comes as one delta per character. `max_tokens` of the request cuts it.
+    """
+
+    text: str = ""
+    error: ExspecError | None = None
+    delay_seconds: float = 0.0
+    speculation: SpeculationStats = field(default_factory=SpeculationStats)
+
+
+@dataclass(frozen=True, slots=True)
+class SingleAnswer:
+    """The answer to one request."""
+
+    request: GenerationRequest
+    reply: FakeReply
+    stopping: threading.Event
+
+    def events(self, is_active: Callable[[], bool]) -> Iterator[Event]:
+        """Events while the caller listens; raises the scripted error."""
+        error = self.reply.error
+        if error is not None and not self.reply.text:
+            raise self._named(error)
+        prompt_length = len(tokens_of(prompt_text(self.request.prompt)))
+        yield Started(self.request.request_id, FAKE_MODEL_NAME, prompt_length)
+        num_tokens = 0
+        finish = FinishReason.STOP_TOKEN
+        for character in self.reply.text:
+            self._pause(is_active)
+            if not is_active():
+                return
+            tokens = tokens_of(character)
+            if num_tokens + len(tokens) > self.request.sampling.max_tokens:
+                finish = FinishReason.LENGTH
+                break
+            num_tokens += len(tokens)
+            yield Delta(character, tokens)
+        if error is not None:
+            raise self._named(error)
+        yield Completed(finish, Usage(prompt_length, num_tokens), self.reply.speculation)
+
+    def _pause(self, is_active: Callable[[], bool]) -> None:
+        """Wait in small steps, so that a caller who left is noticed."""
+        left = self.reply.delay_seconds
+        while left > 0 and is_active() and not self.stopping.is_set():
+            self.stopping.wait(min(left, 0.02))
+            left -= 0.02
+
+    def _named(self, error: ExspecError) -> ExspecError:
+        error.request_id = self.request.request_id
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """The answers to the prompts of a batch, one after the other; one that fails fails alone."""
+
+    items: Sequence[pb.GenerateRequest]
+    take: Callable[[pb.GenerateRequest], SingleAnswer]
+
+    def events(self, is_active: Callable[[], bool]) -> Iterator[tuple[int, BatchEvent]]:
+        """Events with the index of their prompt, while the caller listens."""
+        for index, item in enumerate(self.items):
+            try:
+                for event in self.take(item).events(is_active):
+                    yield index, event
+            except ExspecError as error:
+                yield index, Failed(error)
+
+
+def default_status() -> ClusterStatus:
+    """A cluster that is ready."""
+    return ClusterStatus(version="fake", is_ready=True, model=FAKE_MODEL_NAME, policy="eqspec")
+
+
+def prompt_text(prompt: Prompt) -> str:
+    """A prompt as the text the fake tokenizes."""
+    match prompt:
+        case TextPrompt(text):
+            return text
+        case TokenPrompt(token_ids):
+            return text_of(token_ids)
+        case ChatPrompt(messages):
+            return "".join(f"{message.role}: {message.content}\n" for message in messages)
+
+
+def tokens_of(text: str) -> tuple[int, ...]:
+    """The fake's tokenizer: UTF-8 bytes."""
+    return tuple(text.encode())
+
+
+def text_of(token_ids: Sequence[int]) -> str:
+    """Back from tokens to text."""
+    return bytes(token_id % 256 for token_id in token_ids).decode(errors="replace")

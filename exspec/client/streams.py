@@ -1,0 +1,136 @@
+"""What `Client.stream` and `Client.stream_batch` return: events one by one, blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from exspec.client.connection import Connection, EventCall
+from exspec.client.requests import BatchPlan, GeneratePlan
+from exspec.client.results import BatchFold, GenerationFold, GenerationResult
+from exspec.core.errors import ExspecError
+from exspec.core.generation import BatchEvent, Delta, Event
+from exspec.v1 import generation_pb2 as pb
+from exspec.wire.convert_generation import event_from_message
+
+
+class GenerationStream:
+    """The events of one generation: Started, then Delta, then Completed.
+
+    Iterate over it, or over `text_deltas()`; `final()` gives the whole result. Leaving the `with`
+    block before the end cancels the generation and frees the workers.
+    """
+
+    def __init__(self, connection: Connection, plan: GeneratePlan) -> None:
+        self._fold = GenerationFold(plan.call.request_id)
+        attempts = connection.attempts(plan.call.request_id, plan.call.timeout)
+        self._call: EventCall[pb.GenerateRequest, pb.GenerateResponse, Event] = EventCall(
+            connection, connection.stubs.generate, plan.message, attempts, event_from_message
+        )
+
+    @property
+    def request_id(self) -> str:
+        """The id under which the coordinator knows the generation."""
+        return self._fold.request_id
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._fold.text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The token ids so far."""
+        return tuple(self._fold.token_ids)
+
+    def __iter__(self) -> Iterator[Event]:
+        while (event := self._call.next()) is not None:
+            self._fold.add(event)
+            yield event
+
+    def text_deltas(self) -> Iterator[str]:
+        """New text as it comes, never empty."""
+        for event in self:
+            if isinstance(event, Delta) and event.text:
+                yield event.text
+
+    def final(self) -> GenerationResult:
+        """Read what is left, and return the whole."""
+        for _ in self:
+            pass
+        return self._fold.result()
+
+    def cancel(self) -> None:
+        """Stop the generation, from any thread; whoever reads on gets RequestCancelledError."""
+        self._call.cancel()
+
+    def close(self) -> None:
+        """Cancel, unless the end was read."""
+        self._call.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class BatchStream:
+    """The events of a batch as (index of the prompt, event); a Failed event ends one prompt only.
+
+    Leaving the `with` block before the end cancels what is left.
+    """
+
+    def __init__(self, connection: Connection, plan: BatchPlan) -> None:
+        self.request_id = plan.call.request_id
+        self._fold = BatchFold(self.request_id, len(plan.message.prompts))
+        attempts = connection.attempts(self.request_id, plan.call.timeout)
+        self._call: EventCall[
+            pb.GenerateBatchRequest, pb.GenerateBatchResponse, tuple[int, BatchEvent]
+        ] = EventCall(
+            connection, connection.stubs.generate_batch, plan.message, attempts, self._fold.decode
+        )
+
+    def __iter__(self) -> Iterator[tuple[int, BatchEvent]]:
+        while (item := self._call.next()) is not None:
+            yield item
+
+    def final(self) -> list[GenerationResult | ExspecError]:
+        """Read what is left; per prompt, in order, its result or its error.
+
+        When the call dies after the first prompt has ended, the prompts that have not end with its
+        error, so that nothing that was generated is lost.
+        """
+        try:
+            for _ in self:
+                pass
+        except ExspecError as error:
+            if not self._fold.has_ended_prompts:
+                raise
+            self._fold.fail_rest(error)
+        return self._fold.results()
+
+    def cancel(self) -> None:
+        """Stop all generations, from any thread; whoever reads on gets RequestCancelledError."""
+        self._call.cancel()
+
+    def close(self) -> None:
+        """Cancel, unless the end was read."""
+        self._call.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

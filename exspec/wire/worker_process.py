@@ -1,0 +1,128 @@
+"""The life of a worker process: listen, load on the worker thread, register, serve, drain, stop.
+
+What a role adds (its servicer, its model) is handed in as a `WorkerRole`. No model code here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from enum import Enum
+from typing import Protocol
+
+import grpc.aio
+
+from exspec.core.cluster import WorkerInfo
+from exspec.core.errors import ExspecError
+from exspec.core.ids import Role, WorkerId
+from exspec.runtime.settings import WorkerSettings
+from exspec.runtime.worker_thread import WorkerThread
+from exspec.wire.process import stop_event, write_port_file
+from exspec.wire.registration import Registration
+from exspec.wire.server import RpcServer, reachable_address
+
+logger = logging.getLogger(__name__)
+
+
+class Identity:
+    """Who this process is: a stable name and an incarnation drawn now."""
+
+    def __init__(self, role: Role, worker_id: str) -> None:
+        self.role = role
+        self.incarnation = secrets.token_hex(8)
+        drawn = f"{role.value}-{socket.gethostname()}-{os.getpid()}-{self.incarnation[:4]}"
+        self.worker_id = WorkerId(worker_id or drawn)
+
+
+class Ending(Enum):
+    """How a worker's life ended, when it ended well."""
+
+    WHILE_LOADING = "while_loading"
+    DRAINED = "drained"
+
+
+class WorkerRole(Protocol):
+    """What the process needs of a role."""
+
+    @property
+    def service_name(self) -> str:
+        """Full name of the gRPC service, for health and reflection."""
+        ...
+
+    def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
+        """Add the servicer; called once, before the server starts and before `load`."""
+        ...
+
+    def load(self) -> None:
+        """Load and warm up the model. Runs on the worker thread, once, before registration."""
+        ...
+
+    def describe(self, identity: Identity, address: str) -> WorkerInfo:
+        """The worker as it announces itself; called after `load`."""
+        ...
+
+
+def run_process(role: WorkerRole, identity: Identity, settings: WorkerSettings) -> int:
+    """Run a worker until it is told to stop; the exit code, 1 if it could not serve."""
+    try:
+        ending = asyncio.run(run_worker(role, identity, settings))
+    except ExspecError as error:
+        logger.error("worker.failed reason=%s", error)  # noqa: TRY400 - the reason is enough
+        return 1
+    if ending is Ending.WHILE_LOADING:
+        # The load cannot be interrupted and nothing depends on it: do not wait for its thread.
+        logging.shutdown()
+        os._exit(0)
+    return 0
+
+
+async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSettings) -> Ending:
+    """Serve until SIGTERM or SIGINT, then drain and stop.
+
+    The port is taken first, so that a port in use is reported before a model is loaded; health
+    says alive from then on, and ready once the model is warm.
+
+    Raises:
+        ExspecError: the port, the model or the registration was refused.
+    """
+    stopping = stop_event()
+    server = RpcServer([role.service_name])
+    bound = server.bind(settings.host, settings.port, allow_insecure=settings.allow_insecure_bind)
+    thread = WorkerThread(identity.role.value)
+    role.add_to(server.grpc_server, thread)
+    await server.start()
+    write_port_file(settings.port_file, bound)
+    try:
+        if not await _unless_stopped(asyncio.create_task(thread.run(role.load)), stopping):
+            return Ending.WHILE_LOADING
+        await server.set_ready(is_ready=True)
+        worker = role.describe(identity, settings.advertise or reachable_address(bound))
+        logger.info("worker.ready worker=%s address=%s", identity.worker_id, bound)
+        await _serve(Registration(settings.coordinator, worker), stopping)
+    finally:
+        await server.stop(settings.grace_seconds)
+    thread.close()
+    logger.info("worker.stopped worker=%s", identity.worker_id)
+    return Ending.DRAINED
+
+
+async def _unless_stopped(task: asyncio.Task[None], stopping: asyncio.Event) -> bool:
+    """Wait for the task; False if the process was told to stop before it was done."""
+    waiting = asyncio.create_task(stopping.wait())
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        return False
+    waiting.cancel()
+    task.result()
+    return True
+
+
+async def _serve(registration: Registration, stopping: asyncio.Event) -> None:
+    keeping = asyncio.create_task(registration.keep())
+    if not await _unless_stopped(keeping, stopping):
+        keeping.cancel()
+        logger.info("worker.draining")
+        await registration.leave()

@@ -1,0 +1,82 @@
+"""Entry point: `python -m target_worker`, or `exspec serve target`. Wires the parts together."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from exspec.core.cluster import WorkerInfo
+from exspec.core.ids import Role
+from exspec.runtime.clock import monotonic
+from exspec.runtime.logs import set_up_logging
+from exspec.runtime.settings import load_settings
+from target_worker.settings import TargetSettings
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from exspec.engine.model_runner import ModelRunner
+    from exspec.runtime.worker_thread import WorkerThread
+    from exspec.wire.worker_process import Identity
+    from target_worker.servicer import TargetServicer
+
+
+class TargetRole:
+    """Loads the model and puts verifier and servicer together."""
+
+    service_name = "exspec.v1.TargetService"
+
+    def __init__(self, settings: TargetSettings) -> None:
+        self._settings = settings
+        self._servicer: TargetServicer | None = None
+        self._runner: ModelRunner | None = None
+
+    def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
+        """Add TargetService."""
+        from exspec.v1 import target_pb2_grpc
+        from target_worker.servicer import TargetServicer
+
+        self._servicer = TargetServicer(thread, monotonic)
+        target_pb2_grpc.add_TargetServiceServicer_to_server(self._servicer, server)
+
+    def load(self) -> None:
+        """Load and warm up the model; torch is imported here, not for `--help`."""
+        from exspec.engine.worker_model import load_worker_model
+        from target_worker.verifier import Verifier
+
+        assert self._servicer is not None
+        settings = self._settings
+        loaded, self._runner = load_worker_model(
+            settings, model=settings.model, num_slots=settings.max_num_seqs
+        )
+        verifier = Verifier(self._runner, monotonic, orphan_seconds=settings.orphan_seconds)
+        self._servicer.open(verifier, loaded.tokenizer)
+
+    def describe(self, identity: Identity, address: str) -> WorkerInfo:
+        """The worker as it announces itself."""
+        assert self._runner is not None
+        return WorkerInfo(
+            worker_id=identity.worker_id,
+            incarnation=identity.incarnation,
+            role=Role.TARGET,
+            address=address,
+            num_slots=self._runner.num_slots,
+            model=replace(self._runner.facts, max_length=self._runner.capacity),
+            kv_layout=self._settings.kv_layout,
+            kv_bytes=self._runner.kv_bytes,
+        )
+
+
+def main(argv: list[str]) -> int:
+    """Run until told to stop; 1 if the worker could not serve."""
+    settings = load_settings(TargetSettings, argv)
+    set_up_logging(settings.log_level, settings.log_format)
+
+    from exspec.wire.worker_process import Identity, run_process
+
+    return run_process(TargetRole(settings), Identity(Role.TARGET, settings.worker_id), settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

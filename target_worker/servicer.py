@@ -1,0 +1,54 @@
+"""TargetService over the verifier: one reply per request, in order; the loop only awaits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from exspec.core.errors import UnavailableError
+from exspec.core.models import TokenizerAssets
+from exspec.runtime.clock import Clock
+from exspec.runtime.worker_thread import WorkerThread
+from exspec.v1 import target_pb2, target_pb2_grpc
+from exspec.wire.convert import (
+    tokenizer_to_message,
+    verify_batch_from_message,
+    verify_reply_to_message,
+)
+from exspec.wire.server import Context
+from target_worker.verifier import Verifier
+
+
+class TargetServicer(target_pb2_grpc.TargetServiceServicer):
+    """Hands batches to the worker thread."""
+
+    def __init__(self, thread: WorkerThread, clock: Clock) -> None:
+        self._thread = thread
+        self._clock = clock
+        self._loaded: tuple[Verifier, TokenizerAssets] | None = None
+
+    def open(self, verifier: Verifier, tokenizer: TokenizerAssets) -> None:
+        """The model is loaded: calls are served from now on, UNAVAILABLE before."""
+        self._loaded = (verifier, tokenizer)
+
+    async def Verify(
+        self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: Context
+    ) -> AsyncIterator[target_pb2.VerifyResponse]:
+        """One long-lived stream per coordinator."""
+        verifier, _tokenizer = self._require_loaded()
+        async for request in request_iterator:
+            arrived = self._clock()
+            batch = verify_batch_from_message(request)
+            reply = await self._thread.run(verifier.verify, batch, arrived)
+            yield verify_reply_to_message(reply)
+
+    async def GetTokenizer(
+        self, request: target_pb2.GetTokenizerRequest, context: Context
+    ) -> target_pb2.GetTokenizerResponse:
+        """The tokenizer as data."""
+        _verifier, tokenizer = self._require_loaded()
+        return tokenizer_to_message(tokenizer)
+
+    def _require_loaded(self) -> tuple[Verifier, TokenizerAssets]:
+        if self._loaded is None:
+            raise UnavailableError("the model is still loading")
+        return self._loaded
