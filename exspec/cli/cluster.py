@@ -1,7 +1,7 @@
 """A whole cluster as child processes of this one: start, wait until it serves, watch, stop.
 
-Used by `exspec up`, `exspec demo`, benchmarks and end-to-end tests. Prints nothing; progress is told
-to whoever asks for it.
+Used by `exspec up`, `exspec demo`, benchmarks and end-to-end tests. Prints nothing; progress is
+told to whoever asks for it.
 
     with LocalCluster(ClusterPlan()) as cluster:
         Client(cluster.address).generate("Hello")

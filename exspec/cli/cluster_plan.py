@@ -24,8 +24,8 @@ class ClusterPlan:
 
     `port` is the coordinator's, 0 takes a free one; workers always take free ones. `max_num_seqs`
     is the most rows a target verifies at once. None leaves a setting to the service. Logs go to
-    `log_dir`, or to a folder that is removed after a clean stop. `coordinator_flags`, `target_flags`
-    and `draft_flags` are handed on as they are.
+    `log_dir`, or to a folder that is removed after a clean stop. `coordinator_flags`,
+    `target_flags` and `draft_flags` are handed on as they are.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -102,6 +102,5 @@ def _python(module: str) -> list[str]:
 
 
 def _flags(flags: dict[str, object]) -> list[str]:
-    return [
-        part for name, value in flags.items() if value is not None for part in (name, str(value))
-    ]
+    given = [(name, str(value)) for name, value in flags.items() if value is not None]
+    return [part for flag in given for part in flag]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from enum import Enum
-from typing import Annotated, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
 
 import typer
 
@@ -22,6 +22,11 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEFAULT_PORT = 50050
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+
+LOG_WIDTH = 140
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +62,16 @@ def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
 def describe(error: ExspecError) -> str:
     """Class and message, with the request id if there is one."""
     return f"{type(error).__name__}: {error}"
+
+
+def open_console() -> Console:
+    """A console for tables; a log gets lines wide enough for them."""
+    from rich.console import Console
+
+    console = Console(highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = max(console.width, LOG_WIDTH)
+    return console
 
 
 def print_json(value: object) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from exspec.cli.common import DEFAULT_PORT, EXIT_FAILED, describe, tells_errors
+from exspec.cli.common import DEFAULT_PORT, EXIT_FAILED, describe, open_console, tells_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,12 +61,10 @@ def up(
     ] = "info",
 ) -> None:
     """Run coordinator, target and draft workers here. Ready once a first text was generated."""
-    from rich.console import Console
-
     from exspec.cli.cluster import LocalCluster
     from exspec.cli.cluster_plan import ClusterPlan
 
-    console = Console(highlight=False)
+    console = open_console()
     plan = ClusterPlan(
         model=model,
         draft_model=draft_model,
@@ -114,7 +112,9 @@ def run_until_stopped(cluster: LocalCluster, console: Console) -> int:
 
 def show_progress(console: Console, progress: Progress) -> None:
     """One line per step."""
-    console.print(f"{progress.name:<12} {progress.phase:<10} {progress.detail}".rstrip())
+    console.print(
+        f"{progress.name:<12} {progress.phase:<10} {progress.detail}".rstrip(), markup=False
+    )
 
 
 def _stop_on_signals(cluster: LocalCluster) -> threading.Event:
@@ -138,10 +138,11 @@ def _watch(cluster: LocalCluster, console: Console, stop: threading.Event) -> in
         for child in cluster.new_deaths():
             error = child.died()
             if not cluster.can_serve():
-                console.print(describe(error), style="red")
+                console.print(describe(error), style="red", markup=False)
                 console.print(f"last lines of {child.log_path}:\n{error.log_tail}", markup=False)
                 return EXIT_FAILED
-            console.print(f"{describe(error)}; the cluster goes on without it", style="yellow")
+            line = f"{describe(error)}; the cluster goes on without it"
+            console.print(line, style="yellow", markup=False)
     return 0
 
 
@@ -160,7 +161,7 @@ def _show_ready(cluster: LocalCluster, console: Console) -> None:
     for name, pid in cluster.pids.items():
         table.add_row(name, str(pid), addresses.get(name, ""))
     console.print(table)
-    console.print(f"logs in {cluster.log_dir}")
+    console.print(f"logs in {cluster.log_dir}", markup=False)
     console.print("\nready. In another terminal:", style="green")
     console.print(f'  exspec generate --address {cluster.address} "Why is the sky blue?"')
     console.print(f"  exspec status --address {cluster.address}\n\nCtrl-C stops all processes.")

@@ -6,6 +6,7 @@ processes and the keyboard meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -107,10 +108,8 @@ class WarmUp(_ClosesClient):
             self._error = error
 
     def _warm_up(self) -> None:
-        try:
-            self._client.tokenize("Hello")  # loads the tokenizer, if the model has one
-        except CallerError:
-            pass
+        with contextlib.suppress(CallerError):  # a model without a tokenizer takes token ids only
+            self._client.tokenize("Hello")
         results = self._client.generate_batch(
             [_ANY_TOKENS] * self._num_prompts, max_tokens=WARM_UP_TOKENS, ignore_eos=True
         )

@@ -9,10 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as hf_logging
 
@@ -21,7 +23,8 @@ from exspec.core.models import ModelFacts, TokenizerAssets
 from exspec.engine.fingerprint import fingerprint_of
 from exspec.engine.gguf_reading import reading_once
 from exspec.engine.kv.hf_adapter import AttentionShape, probe_attention
-from exspec.engine.sources import ModelSource, find_source
+from exspec.engine.packing import pack_linears
+from exspec.engine.sources import ModelSource, find_source, read_draft_vocabulary
 from exspec.engine.support import check_config, max_length_of
 from exspec.engine.tokenizer_assets import NO_TOKENIZER, TokenizerReading, read_tokenizer
 
@@ -31,6 +34,20 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,
 }
+
+
+_UNLOADABLE = (
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+    TypeError,
+    ValueError,
+)
+"""What transformers raises for files it cannot make a model of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +74,17 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to run, what is known of it, and its tokenizer as data."""
+    """A model ready to run, what is known of it, and its tokenizer as data.
+
+    `draft_vocabulary` holds the token ids worth drafting over, if the model came with a list.
+    On a CPU in float32 the model's linear layers are packed (`exspec.engine.packing`).
+    """
 
     model: PreTrainedModel
     facts: ModelFacts
     tokenizer: TokenizerAssets
     attention: AttentionShape
+    draft_vocabulary: tuple[int, ...] = ()
 
 
 def load_model(settings: ModelSettings) -> LoadedModel:
@@ -85,7 +107,8 @@ def load_model(settings: ModelSettings) -> LoadedModel:
         reading = read_tokenizer(source, "trusted" if settings.trust_remote_code else "untrusted")
         model = _load_weights(source, settings, config, dtype)
     model.to(device)  # pyright: ignore[reportArgumentType]  # a wrapper hides Module.to's types
-    return wrap_model(model, settings, reading)
+    loaded = wrap_model(model, settings, reading)
+    return replace(loaded, draft_vocabulary=read_draft_vocabulary(source))
 
 
 def wrap_model(
@@ -113,6 +136,7 @@ def wrap_model(
         num_parameters=sum(weights.numel() for weights in model.parameters()),
         fingerprint=fingerprint_of(model),
     )
+    pack_linears(model)
     return LoadedModel(model, facts, reading.assets, attention)
 
 
@@ -132,14 +156,21 @@ def _load_weights(
 ) -> PreTrainedModel:
     """The model on the CPU."""
     with _as_our_errors(settings.model):
-        return AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             source.location,
             config=config,
             dtype=dtype,
             revision=source.revision,
             trust_remote_code=settings.trust_remote_code,
+            output_loading_info=True,
             **_gguf(source),
         )
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would go on with random numbers in their place
+        raise UnsupportedModelError(
+            f"model {settings.model} lacks {len(missing)} weights, {missing[0]} for one"
+        )
+    return model
 
 
 def _gguf(source: ModelSource) -> dict[str, Any]:
@@ -156,7 +187,7 @@ def _as_our_errors(model: str) -> Iterator[None]:
         raise ModelNotFoundError(
             f"model {model} cannot be loaded: {_first_lines(error)}"
         ) from error
-    except (ValueError, KeyError, ImportError, NotImplementedError) as error:
+    except _UNLOADABLE as error:
         raise UnsupportedModelError(
             f"model {model} cannot be loaded: {_first_lines(error)}"
         ) from error

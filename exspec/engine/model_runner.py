@@ -5,7 +5,6 @@ Knows slots, positions and token ids. Sequence ids, rounds, acceptance and the w
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from exspec.core.errors import (
     ContextLengthError,
@@ -21,6 +21,7 @@ from exspec.core.errors import (
     UnsupportedModelError,
 )
 from exspec.core.models import ModelFacts
+from exspec.engine.heads import CutHead, Head, OwnHead
 from exspec.engine.kv.hf_adapter import PassCache, adopt, attending, cache_keyword
 from exspec.engine.kv.layout import KvLayout, KvLayoutName, RowSpan
 from exspec.engine.kv.padded import PaddedLayout
@@ -76,8 +77,12 @@ class ModelRunner:
         layout: KvLayoutName,
         num_slots: int,
         capacity: int | None,
+        choices_among: Sequence[int] | None = None,
     ) -> None:
-        """Allocate KV for `num_slots` rows of `capacity` tokens (None: the model's maximum)."""
+        """Allocate KV for `num_slots` rows of `capacity` tokens (None: the model's maximum).
+
+        `choices_among` cuts the vocabulary head to these ids, for a draft model only (None: all).
+        """
         self.facts: ModelFacts = loaded.facts
         self.num_slots = _check_positive("num_slots", num_slots)
         wanted = _check_positive("capacity", capacity or loaded.facts.max_length)
@@ -90,8 +95,9 @@ class ModelRunner:
         self._layout: KvLayout = layout_class(_kv_shape(loaded, num_slots, columns))
         self._filled = [0] * num_slots
         self._cache_keyword = cache_keyword(self._model)
-        self._has_logits_to_keep = (
-            "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        self._num_embeddings = _num_embeddings(self._model)
+        self._head: Head = (
+            OwnHead(self._model) if choices_among is None else CutHead(self._model, choices_among)
         )
 
     @property
@@ -153,20 +159,16 @@ class ModelRunner:
         """The model over all rows packed flat; the choices of all rows in the caller's order."""
         ids, positions, wanted = _pack(rows, plan.order)
         device = self._model.device
-        arguments: dict[str, object] = {"use_cache": True}
         cache = PassCache(self._layout.store, plan)
-        arguments[self._cache_keyword] = cache
-        index = torch.from_numpy(wanted).to(device)
-        if self._has_logits_to_keep:
-            arguments["logits_to_keep"] = index
         with attending(cache):
-            output = self._model(
+            chosen = self._head.choose(
+                torch.from_numpy(wanted).to(device),
                 input_ids=torch.from_numpy(ids)[None].to(device),
                 position_ids=torch.from_numpy(positions)[None].to(device),
-                **arguments,
+                use_cache=True,
+                **{self._cache_keyword: cache},
             )
-        logits = output.logits[0] if self._has_logits_to_keep else output.logits[0, index]
-        return logits.argmax(dim=-1).tolist() if len(wanted) else []
+        return chosen.tolist()
 
     def _check(self, rows: Sequence[RowInput]) -> None:
         """Refuse a batch before its first row is touched."""
@@ -198,9 +200,9 @@ class ModelRunner:
                 f"capacity of {self.capacity}",
                 field="tokens",
             )
-        if min(row.tokens) < 0 or max(row.tokens) >= self.facts.vocab_size:
+        if min(row.tokens) < 0 or max(row.tokens) >= self._num_embeddings:
             raise InvalidRequestError(
-                f"slot {row.slot}: a token id is outside [0, {self.facts.vocab_size})",
+                f"slot {row.slot}: a token id is outside [0, {self._num_embeddings})",
                 field="tokens",
             )
 
@@ -245,6 +247,13 @@ def _kv_shape(loaded: LoadedModel, num_slots: int, num_columns: int) -> KvShape:
         dtype=loaded.model.dtype,
         device=loaded.model.device,
     )
+
+
+def _num_embeddings(model: PreTrainedModel) -> int:
+    """How many token ids the model can be fed."""
+    embeddings = model.get_input_embeddings()
+    assert isinstance(embeddings.weight, torch.Tensor)
+    return embeddings.weight.shape[0]
 
 
 def _check_positive(name: str, value: int) -> int:

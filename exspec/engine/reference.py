@@ -5,7 +5,6 @@ Deliberately shares nothing with our KV code, so that it can find its faults.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -53,16 +52,17 @@ def generate_plain(
 def top2_margin(loaded: LoadedModel, tokens: Sequence[int], position: int) -> TopTwo:
     """How clear the choice of the token at index `position` is, given `tokens[:position]`.
 
-    Computed in float64; a model of another dtype is copied for that, so load it with
-    dtype="float64" to ask often. (Parts that a model always computes in float32 stay so.)
+    Needs a model loaded with dtype="float64". (Parts a model always computes in float32 stay so.)
     """
+    model = loaded.model
+    if model.dtype != torch.float64:
+        raise InvalidRequestError(
+            f"margins are computed in float64, the model is in {loaded.facts.dtype}", field="dtype"
+        )
     if not 1 <= position <= len(tokens):
         raise InvalidRequestError(
             f"position {position} is not between 1 and {len(tokens)}", field="position"
         )
-    model = loaded.model
-    if model.dtype != torch.float64:
-        model = copy.deepcopy(model).double()
     with native_attention(model):
         logits = _logits(model, tokens[:position], 0, {"use_cache": False})[-1]
     top = logits.topk(2)

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from exspec.core.errors import ContextLengthError, InvalidRequestError, ProtocolError
+from exspec.engine.kv import plan
 from exspec.engine.model_runner import ModelRunner, RowInput
 from tests.engine.conftest import loaded_family, make_prompts, reference_of
 from tests.engine.rounds import Generation, Limits, run_round, speculate
@@ -197,6 +198,53 @@ def test_a_bad_batch_touches_no_row(layout, rows, error):
     with pytest.raises(ProtocolError):  # slot 1 still holds nothing
         runner.forward([RowInput(1, 1, (1,), 1)])
     assert runner.forward([RowInput(0, 3, (1,), 1)]).choices[0]
+
+
+def test_what_a_pass_overwrote_is_no_longer_held(layout):
+    runner = make_runner("llama-gqa", layout)
+    runner.forward([RowInput(0, 0, (7, 8, 9, 10, 11), 1)])
+    runner.forward([RowInput(0, 2, (1,), 1)])
+    with pytest.raises(ProtocolError, match="holds 3"):
+        runner.forward([RowInput(0, 4, (1,), 1)])
+    runner.release(0)
+    with pytest.raises(ProtocolError, match="holds 0"):
+        runner.forward([RowInput(0, 1, (1,), 1)])
+
+
+def test_scattered_slots_read_by_copy_give_the_same(layout, monkeypatch):
+    """Accelerators gather scattered slots where a CPU splits the call; both must agree."""
+    prompts = make_prompts(4, seed=11)
+    slots = (6, 0, 3, 4)
+
+    def outputs():
+        runner = make_runner("llama-gqa", layout)
+        first = [RowInput(s, 0, p, 1) for s, p in zip(slots, prompts, strict=True)]
+        second = [RowInput(s, len(p), (1, 2, 3), 3) for s, p in zip(slots, prompts, strict=True)]
+        return runner.forward(first).choices, runner.forward(second).choices
+
+    split = outputs()
+    monkeypatch.setattr(plan, "_runs", lambda group, device: [sorted(group, key=_slot_of)])
+    assert outputs() == split
+
+
+def _slot_of(row):
+    return row.span.slot
+
+
+def test_choices_among_some_tokens(family, layout):
+    ids = tuple(range(0, VOCAB_SIZE, 3))
+    prompt = make_prompts(1, seed=12)[0]
+    loaded = loaded_family(family)
+    everything = make_runner(family, layout)
+    cut = ModelRunner(loaded, layout=layout, num_slots=1, capacity=64, choices_among=ids)
+    row = RowInput(0, 0, prompt, len(prompt))
+    full = everything.forward([row]).choices[0]
+    some = cut.forward([row]).choices[0]
+    assert set(some) <= set(ids)
+    assert all(a == b for a, b in zip(full, some, strict=True) if a in ids)
+    assert cut.forward([RowInput(0, 0, prompt, 0)]).choices == ((),)
+    with pytest.raises(InvalidRequestError, match="draft vocabulary"):
+        ModelRunner(loaded, layout=layout, num_slots=1, capacity=8, choices_among=[VOCAB_SIZE])
 
 
 def test_warm_up_leaves_nothing_behind(family, layout):

@@ -119,6 +119,17 @@ def test_a_long_catch_up_behind_a_pad_fits():
     assert output.choices[0] == reference_of("llama-gqa", tuple(short), 1)
 
 
+def test_a_released_slot_starts_without_a_pad():
+    runner = ModelRunner(
+        loaded_family("llama-gqa"), layout=KvLayoutName.PADDED, num_slots=2, capacity=60
+    )
+    runner.forward([RowInput(0, 0, (5,) * 9, 1), RowInput(1, 0, (6,) * 3, 1)])
+    assert runner.forward([RowInput(0, 9, (5,), 1), RowInput(1, 3, (6,), 1)]).num_moved_rows == 1
+    runner.release(0)
+    runner.release(1)
+    assert [runner._layout.left_pad(slot) for slot in (0, 1)] == [0, 0]
+
+
 def test_release_forgets_the_pad(padded):
     place(padded, (0, 0, 9), (1, 0, 5))
     place(padded, (0, 9, 1), (1, 5, 1))

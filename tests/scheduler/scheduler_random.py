@@ -1,10 +1,11 @@
 """Seeded random runs of a `World`: the same moves that Hypothesis makes, without its shrinking.
 
-Used for planted faults and for recording traces.
+Used for planted faults and, run as a program, for recording the traces in `tests/traces`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 from scheduler_world import World
@@ -15,6 +16,7 @@ from coordinator.scheduler.scheduler import Scheduler, SchedulerLimits
 from exspec.core.ids import Role
 from exspec.core.rounds import EntryStatus
 
+TRACES = Path(__file__).parents[1] / "traces"
 FAULTS = [status for status in EntryStatus if status is not EntryStatus.OK]
 
 
@@ -84,3 +86,13 @@ def _join(world: World, random: Random) -> None:
     worker_id = f"{role.value[0]}{random.randrange(4)}"
     if worker_id not in world.workers:
         world.join(worker_id, role, random.randint(1, 5), random.choice([12, 25, 40]))
+
+
+def record(path: Path, seed: int, num_steps: int) -> None:
+    """Write a trace; only for a change that is meant to change what is scheduled."""
+    with path.open("w", encoding="utf-8") as stream:
+        run_random(seed, num_steps, stream)
+
+
+if __name__ == "__main__":
+    record(TRACES / "eqspec-faults.jsonl", seed=13, num_steps=260)

@@ -1,6 +1,6 @@
 """The shadow ledger: an independent account of what was ordered, held, released and committed.
 
-It sees commands and replies only, never the scheduler's state, and raises `Violation`.
+It sees commands and replies only, never the scheduler's state, and raises `ViolationError`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from coordinator.scheduler.commands import Draft, Release, Verify
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """The scheduler broke a promise."""
 
 
 def require(condition: object, message: str) -> None:
     if not condition:
-        raise Violation(message)
+        raise ViolationError(message)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scheduler_fakes import FakeWorker, commit_block, expected_log
-from scheduler_shadow import Shadow, Violation, require
+from scheduler_shadow import Shadow, ViolationError, require
 
 from coordinator.scheduler import invariants
 from coordinator.scheduler.commands import Draft, Release, Verify
@@ -142,7 +142,7 @@ class World:
             fault = faults.get(index)
             result = worker.serve(entry, fault)
             if fault is None and result.status is not OK:
-                raise Violation(f"{entry} was refused without cause: {result}")
+                raise ViolationError(f"{entry} was refused without cause: {result}")
             if isinstance(entry, VerifyEntry):
                 outcomes.append(self._verified(worker_id, entry, result))
             else:

@@ -16,7 +16,7 @@ from coordinator.scheduler.commands import Release
 from coordinator.scheduler.dispatch import Dispatcher
 from coordinator.scheduler.eqspec import EqSpec
 from coordinator.scheduler.homes import Homes
-from coordinator.scheduler.rows import Phase
+from coordinator.scheduler.rows import Phase, SchedulerError
 from coordinator.scheduler.scheduler import Scheduler
 from coordinator.scheduler.state import State
 from exspec.core.acceptance import Acceptance, accept
@@ -205,13 +205,13 @@ def test_planted_fault_is_found(plant: Callable, monkeypatch):
         plant(patch)
         found = _first_failure()
     assert found is not None, f"{plant.__name__} went unnoticed in {len(SEEDS)} runs"
-    print(f"{plant.__name__}: seed {found[0]}: {type(found[1]).__name__}: {found[1]}")
 
 
-def _first_failure() -> tuple[int, Exception] | None:
+def _first_failure() -> str | None:
+    """What a shadow ledger, an invariant or the scheduler itself says first."""
     for seed in SEEDS:
         try:
             run_random(seed)
-        except Exception as error:
-            return seed, error
+        except (AssertionError, SchedulerError) as error:
+            return f"seed {seed}: {error}"
     return None

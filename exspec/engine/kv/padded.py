@@ -37,10 +37,11 @@ class PaddedLayout:
         block = [row for row in rows if row.num_tokens <= MAX_BLOCK_TOKENS]
         rectangles = [[row] for row in chunks] + ([block] if block else [])
         plans = [self._plan(rectangle) for rectangle in rectangles]
-        moved_rows, moves = 0, list[ColumnMove]()
-        for rectangle, plan in zip(rectangles, plans, strict=True):
-            moved_rows += plan.num_moved_rows
-            moves += self._moves(rectangle, plan)
+        moves = [
+            move
+            for rectangle, plan in zip(rectangles, plans, strict=True)
+            for move in _moves(rectangle, plan)
+        ]
         num_bytes = self.store.move(moves)
         for rectangle, plan in zip(rectangles, plans, strict=True):
             for row, pad in zip(rectangle, plan.left_pads, strict=True):
@@ -49,7 +50,7 @@ class PaddedLayout:
             tuple(PlacedRow(row, self._left_pads[row.slot]) for row in rectangle)
             for rectangle in rectangles
         )
-        return Placement(groups, moved_rows, num_bytes)
+        return Placement(groups, len(moves), num_bytes)
 
     def release(self, slot: int) -> None:
         """Forget the slot's pad."""
@@ -68,12 +69,15 @@ class PaddedLayout:
             return plan
         return _without_shared_padding(shapes)
 
-    def _moves(self, rectangle: Sequence[RowSpan], plan: AlignmentPlan) -> list[ColumnMove]:
-        """The copies a plan asks for."""
-        pads = zip(rectangle, plan.left_pads, plan.shifts, strict=True)
-        return [
-            ColumnMove(row.slot, pad - shift, pad, row.start) for row, pad, shift in pads if shift
-        ]
+
+def _moves(rectangle: Sequence[RowSpan], plan: AlignmentPlan) -> list[ColumnMove]:
+    """The copies a plan asks for; a row without content has none."""
+    pads = zip(rectangle, plan.left_pads, plan.shifts, strict=True)
+    return [
+        ColumnMove(row.slot, pad - shift, pad, row.start)
+        for row, pad, shift in pads
+        if shift and row.start
+    ]
 
 
 def _without_shared_padding(shapes: Sequence[RowShape]) -> AlignmentPlan:

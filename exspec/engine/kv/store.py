@@ -93,7 +93,6 @@ class KvStore:
         One gather and one scatter per K and per V and layer; addresses are computed once. The
         moves must concern different slots.
         """
-        moves = [move for move in moves if move.num_columns]
         if not moves:
             return 0
         slots = np.repeat([m.slot for m in moves], [m.num_columns for m in moves])

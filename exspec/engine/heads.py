@@ -1,0 +1,86 @@
+"""How hidden states become greedy choices: the model's own head, or some rows of it.
+
+Cutting the head is for drafting: the target decides, so a draft may look at the likely tokens only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from exspec.core.errors import InvalidRequestError, UnsupportedModelError
+from exspec.engine.packing import PackedLinear, can_pack
+
+
+class Head(Protocol):
+    """Runs the model and chooses."""
+
+    def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
+        """Greedy choices `[M]` after the flat places `wanted` `[M]`; the lowest id wins a tie.
+
+        `inputs` are what the model's forward takes, one flat row of tokens.
+        """
+        ...
+
+
+class OwnHead:
+    """The model's own head with whatever it does to its logits, applied at wanted places only."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._can_cut = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
+        """See `Head`."""
+        if self._can_cut:
+            logits = self._model(**inputs, logits_to_keep=wanted).logits[0]
+        else:
+            logits = self._model(**inputs).logits[0, wanted]
+        return _first_largest(logits)
+
+
+class CutHead:
+    """Only some rows of the head: choices are among `token_ids`.
+
+    Scaling or capping of logits does not change which is largest, so none is done.
+    """
+
+    def __init__(self, model: PreTrainedModel, token_ids: Sequence[int]) -> None:
+        head = model.get_output_embeddings()
+        if not isinstance(head, nn.Linear | PackedLinear):
+            raise UnsupportedModelError(f"{type(model).__name__} has no linear head to cut")
+        ids = sorted(set(token_ids))
+        if not ids or ids[0] < 0 or ids[-1] >= head.out_features:
+            raise InvalidRequestError(
+                f"a draft vocabulary needs ids in [0, {head.out_features})", field="choices_among"
+            )
+        self._body = model.base_model
+        self._ids = torch.tensor(ids, device=model.device)
+        self._head = _rows_of(head, self._ids)
+
+    def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
+        """See `Head`."""
+        hidden = self._body(**inputs).last_hidden_state[0, wanted]
+        return self._ids[_first_largest(self._head(hidden))]
+
+
+def _first_largest(logits: torch.Tensor) -> torch.Tensor:
+    """Indices `[M]` of the largest of `[M, vocab_size]`, the first of equals."""
+    if not logits.shape[0]:
+        return torch.empty(0, dtype=torch.long, device=logits.device)
+    return logits.argmax(dim=-1)
+
+
+def _rows_of(head: nn.Linear | PackedLinear, rows: torch.Tensor) -> nn.Module:
+    """A head of the given rows alone."""
+    weight = head.weight.detach()[rows]
+    cut = nn.Linear(weight.shape[1], weight.shape[0], bias=head.bias is not None, device="meta")
+    cut.weight = nn.Parameter(weight, requires_grad=False)
+    if head.bias is not None:
+        cut.bias = nn.Parameter(head.bias.detach()[rows], requires_grad=False)
+    return PackedLinear(cut) if can_pack(weight) else cut

@@ -1,0 +1,82 @@
+"""Real processes on tiny models. Each cluster is started once and shared by the tests of a module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exspec import Client
+from exspec.cli.cluster import LocalCluster
+from exspec.cli.cluster_plan import ClusterPlan
+from exspec.engine.loading import ModelSettings, load_model
+from exspec.engine.reference import generate_plain
+from tests.engine.tiny import save_tiny_model
+
+STOP_IDS = (0, 1)
+
+
+@pytest.fixture(scope="session")
+def target_dir(tmp_path_factory) -> Path:
+    """A tiny target with a byte tokenizer."""
+    return save_tiny_model(tmp_path_factory.mktemp("target"), seed=1)
+
+
+@pytest.fixture(scope="session")
+def noise_dir(tmp_path_factory) -> Path:
+    """A draft that agrees with the target by chance only; its head is padded further."""
+    return save_tiny_model(tmp_path_factory.mktemp("noise"), seed=2, vocab_size=320)
+
+
+@pytest.fixture(scope="session")
+def stranger_dir(tmp_path_factory) -> Path:
+    """A draft with another tokenizer."""
+    return save_tiny_model(tmp_path_factory.mktemp("stranger"), seed=3, tokenizer_variant="words")
+
+
+@pytest.fixture(scope="session")
+def plain(target_dir):
+    """Plain batch-1 greedy decoding of the target, by Hugging Face's own cache and attention."""
+    loaded = load_model(ModelSettings(str(target_dir), dtype="float64"))
+
+    def decode(prompt_tokens, max_tokens, stop_token_ids=STOP_IDS):
+        return generate_plain(loaded, tuple(prompt_tokens), max_tokens, tuple(stop_token_ids))
+
+    return decode
+
+
+def plan(target: Path, draft: Path | str, **options) -> ClusterPlan:
+    """A float64 cluster of short sequences on one thread per process."""
+    settings = {"dtype": "float64", "max_model_len": 200, "num_threads": 1, **options}
+    return ClusterPlan(model=str(target), draft_model=str(draft), **settings)
+
+
+@pytest.fixture(scope="session")
+def make_cluster():
+    """Start clusters that are stopped at the end of the session."""
+    running = []
+
+    def start(cluster_plan: ClusterPlan) -> LocalCluster:
+        cluster = LocalCluster(cluster_plan)
+        running.append(cluster)
+        cluster.start()
+        cluster.wait_ready(120)
+        return cluster
+
+    yield start
+    for cluster in running:
+        cluster.stop()
+        cluster.remove_logs()
+
+
+@pytest.fixture(scope="session")
+def noise_cluster(make_cluster, target_dir, noise_dir) -> LocalCluster:
+    """One target, one draft that is nearly always wrong."""
+    return make_cluster(plan(target_dir, noise_dir, max_num_seqs=4))
+
+
+@pytest.fixture
+def client(noise_cluster):
+    """A client of the shared cluster."""
+    with Client(noise_cluster.address) as opened:
+        yield opened

@@ -1,0 +1,411 @@
+"""One rule per test: rounds, prefill, draft lengths, lockstep and what outcomes lead to."""
+
+from __future__ import annotations
+
+import pytest
+from scheduler_bench import OK, Bench
+
+from coordinator.scheduler.commands import Draft, Verify
+from coordinator.scheduler.rows import Phase
+from coordinator.scheduler.scheduler import SchedulerLimits
+from exspec.core.alignment import AlignmentPlan
+from exspec.core.ids import Role
+from exspec.core.rounds import EntryKey, EntryStatus
+
+
+def spans(bench, kind=Verify):
+    """(sequence, start, end) of every order of that kind in the last commands."""
+    return [
+        (order.key.sequence_id, order.start, order.end)
+        for command in bench.last
+        if isinstance(command, kind)
+        for order in command.orders
+    ]
+
+
+# Rounds
+
+
+def test_a_row_is_prefilled_then_drafted_then_verified():
+    bench = Bench(num_speculative_tokens=4)
+    bench.arrive("a", length=10)
+    assert spans(bench) == [("a", 0, 10)]
+    assert bench.verify_of("a").num_draft_tokens == 0
+    bench.verified()
+    assert spans(bench, Draft) == [("a", 0, 11)]
+    assert bench.draft_of("a").num_draft_tokens == 4
+    bench.drafted()
+    assert spans(bench) == [("a", 10, 11)]
+    assert bench.verify_of("a").num_draft_tokens == 4
+
+
+def test_full_acceptance_commits_one_more_than_was_drafted():
+    bench = Bench(num_speculative_tokens=4)
+    bench.arrive("a", length=10)
+    bench.verified()
+    bench.drafted()
+    bench.verified()
+    assert bench.row("a").length == 10 + 1 + 5
+    assert spans(bench, Draft) == [("a", 11, 16)]
+
+
+def test_a_rejected_draft_leaves_the_target_one_short_of_the_log():
+    bench = Bench(num_speculative_tokens=4)
+    bench.arrive("a", length=10)
+    bench.verified()
+    bench.drafted()
+    bench.verified(accepted={"a": 2})
+    bench.drafted()
+    assert spans(bench) == [("a", 13, 14)]
+
+
+def test_keys_rise_with_every_order():
+    bench = Bench()
+    bench.arrive("a")
+    keys = [bench.verify_of("a").key]
+    bench.verified()
+    keys.append(bench.draft_of("a").key)
+    bench.drafted()
+    keys.append(bench.verify_of("a").key)
+    assert keys == [EntryKey("a", 0, round_index) for round_index in (1, 2, 3)]
+
+
+def test_a_finished_row_is_released_and_forgotten():
+    bench = Bench()
+    bench.arrive("a")
+    bench.verified()
+    bench.drafted()
+    bench.verified(finished=["a"])
+    assert bench.releases() == [("t", "a"), ("d", "a")]
+    assert bench.scheduler.phase_of("a") is None
+
+
+def test_a_row_that_was_never_drafted_is_released_at_its_target_only():
+    bench = Bench()
+    bench.arrive("a")
+    bench.verified(finished=["a"])
+    assert bench.releases() == [("t", "a")]
+
+
+# Draft lengths
+
+
+@pytest.mark.parametrize(
+    ("num_left", "num_drafts"), [(2, None), (3, 1), (4, 2), (6, 4), (7, 5), (50, 5)]
+)
+def test_no_more_is_drafted_than_can_be_committed(num_left, num_drafts):
+    bench = Bench(num_speculative_tokens=5)
+    bench.arrive("a", length=10, max_length=10 + num_left)
+    bench.verified()
+    order = bench.draft_of("a")
+    assert (order and order.num_draft_tokens) == num_drafts
+
+
+@pytest.mark.parametrize("number", [0, 1, 9])
+def test_a_request_has_its_own_draft_length(number):
+    bench = Bench(num_speculative_tokens=5)
+    bench.arrive("a", max_draft_tokens=number)
+    bench.verified()
+    order = bench.draft_of("a")
+    assert (order.num_draft_tokens if order else 0) == number
+    assert (order is None) == (bench.verify_of("a") is not None)
+
+
+def test_one_row_does_not_throttle_another():
+    bench = Bench(num_speculative_tokens=5, batch_size=2)
+    bench.arrive("a", length=10, max_length=14)
+    bench.arrive("b", length=10, max_length=90)
+    bench.verified()  # the prefill of "a"; "b" joins
+    bench.drafted()
+    bench.verified(accepted={"a": 0})
+    assert bench.draft_of("a").num_draft_tokens == 1
+    assert bench.draft_of("b").num_draft_tokens == 5
+
+
+def test_the_draft_context_bounds_that_row_only_and_then_ends_its_drafting():
+    bench = Bench(drafts=())
+    bench.join("d", Role.DRAFT, max_length=13)
+    bench.arrive("a", length=10)
+    bench.verified()
+    assert bench.draft_of("a").num_draft_tokens == 2
+    bench.drafted()
+    bench.verified()  # 14 tokens now
+    assert bench.releases() == [("d", "a")]
+    assert bench.verify_of("a").num_draft_tokens == 0
+
+
+def test_a_rule_may_choose_per_row():
+    class Adaptive:
+        def num_wanted(self, row):
+            return 3 if row.sequence_id == "a" else 0
+
+    bench = Bench(speculation=Adaptive())
+    bench.arrive("a")
+    bench.verified()
+    assert bench.draft_of("a").num_draft_tokens == 3
+
+
+# Prefill
+
+
+def test_a_long_log_goes_in_chunks():
+    bench = Bench(max_prefill_tokens=4)
+    bench.arrive("a", length=10, max_draft_tokens=0)
+    seen = []
+    while bench.row("a").length == 10:
+        order = bench.verify_of("a")
+        seen.append((order.start, order.end, order.is_prefill, order.num_draft_tokens))
+        bench.verified()
+    assert seen == [(0, 4, True, 0), (4, 8, True, 0), (8, 10, False, 0)]
+
+
+def test_prefills_share_the_budget_first_come_first_served():
+    bench = Bench(targets=(), max_prefill_tokens=12)
+    bench.arrive("a", length=10)
+    bench.arrive("b", length=10)
+    bench.arrive("c", length=10)
+    bench.join("t", Role.TARGET)
+    assert spans(bench) == [("a", 0, 10), ("b", 0, 2)]
+    assert bench.scheduler.phase_of("c") is Phase.WANTS_VERIFY
+    bench.verified()
+    bench.drafted()
+    assert spans(bench) == [("a", 10, 11), ("b", 2, 10), ("c", 0, 4)]
+
+
+def test_decoding_rows_cost_no_prefill_budget():
+    bench = Bench(max_prefill_tokens=1)
+    bench.arrive("a", length=1)
+    bench.arrive("b", length=10)
+    bench.verified()
+    bench.drafted()
+    assert spans(bench) == [("a", 1, 2), ("b", 0, 1)]
+
+
+def test_a_prefilling_row_does_not_draft():
+    bench = Bench(max_prefill_tokens=2)
+    bench.arrive("a", length=30)
+    bench.verified()
+    assert spans(bench, Draft) == []
+
+
+def test_a_log_that_is_nearly_complete_drafts():
+    bench = Bench(num_speculative_tokens=4, max_prefill_tokens=6)
+    bench.arrive("a", length=10)
+    bench.verified()
+    assert spans(bench, Draft) == [("a", 0, 10)]
+    bench.drafted()
+    assert spans(bench) == [("a", 6, 10)]
+    assert bench.verify_of("a").num_draft_tokens == 4
+
+
+# Lockstep
+
+
+def test_all_rows_are_verified_together_once_all_are_drafted():
+    bench = Bench(drafts=("d", "e"), batch_size=2)
+    bench.arrive("a")
+    bench.arrive("b")
+    bench.verified()
+    bench.drafted("d")
+    bench.verified()  # both in one batch; one draft worker each
+    assert {row.draft.worker_id for row in map(bench.row, "ab")} == {"d", "e"}
+    bench.drafted("e")
+    assert spans(bench) == []
+    bench.drafted("d")
+    assert [name for name, _, _ in spans(bench)] == ["a", "b"]
+
+
+def test_a_new_row_joins_the_next_verify_without_a_draft():
+    bench = Bench()
+    bench.arrive("a")
+    bench.verified()
+    bench.arrive("b")
+    assert spans(bench) == []
+    bench.drafted()
+    assert spans(bench) == [("a", 10, 11), ("b", 0, 10)]
+
+
+def test_a_finished_rows_place_goes_to_the_next_in_the_queue():
+    bench = Bench(batch_size=1)
+    for name in "abc":
+        bench.arrive(name)
+    assert (bench.scheduler.num_waiting, bench.scheduler.num_running) == (2, 1)
+    bench.verified(finished=["a"])
+    assert spans(bench) == [("b", 0, 10)]
+    bench.verified(finished=["b"])
+    assert spans(bench) == [("c", 0, 10)]
+
+
+def test_a_draft_worker_has_one_batch_in_flight_and_the_round_waits_for_it():
+    bench = Bench(targets=("t", "u"))
+    bench.arrive("a")
+    bench.arrive("b")
+    bench.verified("t")
+    assert spans(bench, Draft) == [("a", 0, 11)]
+    bench.verified("u")
+    assert bench.last == ()
+    bench.drafted()  # "a" is verified while "b" is drafted
+    assert [type(command) for command in bench.last] == [Draft, Verify]
+    assert (bench.draft_of("b") is None, bench.verify_of("a") is None) == (False, False)
+
+
+def test_without_a_draft_worker_rows_decode_plainly():
+    bench = Bench(drafts=())
+    bench.arrive("a")
+    bench.verified()
+    assert spans(bench) == [("a", 10, 11)]
+
+
+def test_rows_beyond_the_draft_workers_slots_decode_plainly():
+    bench = Bench(targets=(), drafts=(), max_prefill_tokens=100)
+    bench.join("d", Role.DRAFT, num_slots=1)
+    bench.arrive("a")
+    bench.arrive("b")
+    bench.join("t", Role.TARGET)
+    bench.verified()
+    assert spans(bench, Draft) == [("a", 0, 11)]
+    bench.drafted()
+    assert [order.num_draft_tokens for order in bench.last[-1].orders] == [5, 0]
+
+
+def test_the_batch_is_realigned_when_acceptance_differs():
+    bench = Bench(targets=(), num_speculative_tokens=4)
+    bench.arrive("a")
+    bench.arrive("b")
+    bench.join("t", Role.TARGET)
+    bench.verified()
+    bench.drafted()
+    assert bench.last[-1].alignment == AlignmentPlan(10, (0, 0), (0, 0))
+    bench.verified(accepted={"a": 4, "b": 1})
+    bench.drafted()
+    assert bench.last[-1].alignment == AlignmentPlan(15, (0, 3), (0, 3))
+    bench.verified(accepted={"a": 0, "b": 3})
+    bench.drafted()
+    assert bench.last[-1].alignment == AlignmentPlan(16, (0, 0), (0, -3))
+
+
+# Draft outcomes
+
+
+def second_round(bench, **odd):
+    """The row "a" after its first draft came back as `odd` says, and its next verify."""
+    bench.arrive("a")
+    bench.verified()
+    bench.drafted(**odd)
+    assert bench.verify_of("a").num_draft_tokens == 0
+    bench.verified()
+
+
+def test_a_draft_worker_that_lacks_tokens_is_sent_them():
+    bench = Bench()
+    second_round(bench, a=(EntryStatus.LACKS_TOKENS, 3))
+    assert spans(bench, Draft) == [("a", 3, 12)]
+    assert bench.draft_of("a").key.epoch == 0
+
+
+@pytest.mark.parametrize("status", [EntryStatus.STALE, EntryStatus.INVALID, EntryStatus.FAILED])
+def test_a_draft_worker_that_failed_starts_anew(status):
+    bench = Bench()
+    second_round(bench, a=(status, 3))
+    assert spans(bench, Draft) == [("a", 0, 12)]
+    assert bench.draft_of("a").key.epoch == 1
+
+
+def test_a_draft_worker_without_capacity_is_not_asked_again():
+    bench = Bench()
+    second_round(bench, a=(EntryStatus.NO_CAPACITY, 0))
+    assert spans(bench, Draft) == []
+    bench.join("e", Role.DRAFT)
+    bench.verified()
+    assert bench.last[-1].worker_id == "e"
+    assert spans(bench, Draft) == [("a", 0, 13)]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_three_failures_in_a_row_end_drafting(answers):
+    bench = Bench()
+    bench.arrive("a")
+    for failures in (2, 3):
+        bench.verified()
+        for _ in range(failures):
+            if answers:
+                bench.drafted(a=(EntryStatus.FAILED, 0))
+            else:
+                bench.draft_failed()
+            assert bench.verify_of("a").num_draft_tokens == 0
+            bench.verified()
+        if failures == 2:
+            bench.drafted()  # starts the count anew
+    assert spans(bench, Draft) == []
+    assert spans(bench)
+
+
+def test_a_failed_draft_batch_keeps_what_the_worker_held():
+    bench = Bench()
+    bench.arrive("a")
+    bench.verified()
+    bench.drafted()
+    bench.verified(accepted={"a": 0})
+    bench.draft_failed()
+    bench.verified()
+    assert spans(bench, Draft) == [("a", 11, 13)]
+
+
+# Verify outcomes
+
+
+def test_a_target_that_lacks_tokens_is_sent_them():
+    bench = Bench()
+    bench.arrive("a")
+    bench.verified()
+    bench.drafted()
+    bench.verified(a=(EntryStatus.LACKS_TOKENS, 4))
+    order = bench.verify_of("a")
+    assert (order.start, order.end, order.num_draft_tokens, order.key.epoch) == (4, 11, 0, 0)
+
+
+@pytest.mark.parametrize("status", [EntryStatus.STALE, EntryStatus.INVALID, EntryStatus.FAILED])
+def test_a_target_that_failed_is_sent_the_whole_log(status):
+    bench = Bench()
+    bench.arrive("a")
+    bench.verified()
+    bench.drafted()
+    bench.verified(a=(status, 4))
+    order = bench.verify_of("a")
+    assert (order.start, order.end, order.num_draft_tokens, order.key.epoch) == (0, 11, 0, 1)
+
+
+def test_a_failed_verify_batch_restarts_all_its_rows():
+    bench = Bench(targets=())
+    bench.arrive("a")
+    bench.arrive("b")
+    bench.join("t", Role.TARGET)
+    bench.verify_failed()
+    assert spans(bench) == [("a", 0, 10), ("b", 0, 10)]
+    assert [order.key.epoch for order in bench.last[-1].orders] == [1, 1]
+
+
+def test_failures_are_counted_until_a_token_is_committed():
+    bench = Bench()
+    bench.arrive("a")
+    for count, status in enumerate((EntryStatus.LACKS_TOKENS, EntryStatus.FAILED), start=1):
+        bench.verified(a=(status, 0))
+        assert bench.scheduler.num_failures("a") == count
+    bench.verify_failed()
+    assert bench.scheduler.num_failures("a") == 3
+    bench.verified()
+    assert bench.scheduler.num_failures("a") == 0
+    assert bench.scheduler.num_failures("stranger") == 0
+
+
+@pytest.mark.parametrize(
+    "limits", [{"batch_size": 0}, {"num_speculative_tokens": -1}, {"max_prefill_tokens": 0}]
+)
+def test_limits_are_checked(limits):
+    with pytest.raises(ValueError, match=next(iter(limits))):
+        SchedulerLimits(**limits)
+
+
+def test_statuses_are_all_known_to_these_tests():
+    assert OK is EntryStatus.OK
+    assert len(EntryStatus) == 6
