@@ -8,8 +8,9 @@ up again means joined again. No scheduling here, and no model facts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +36,8 @@ Reply = DraftReply | VerifyReply
 
 HANDSHAKE_SECONDS = 60.0
 RECONNECT_SECONDS = 0.5
+LONGEST_RECONNECT_SECONDS = 8.0
+"""Where the wait ends up for a worker that keeps joining and then answers no work."""
 
 FIRST_RELEASE_ID = 1 << 62
 """Ids from here on are the link's own batches, far above any of the scheduler's."""
@@ -45,7 +48,7 @@ class Exchange(Protocol):
 
     def __call__(
         self, channel: grpc.aio.Channel, batches: AsyncIterator[Batch]
-    ) -> AsyncIterator[Reply]: ...
+    ) -> AsyncGenerator[Reply, None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +76,32 @@ class WorkerLink:
         self._address = address
         self._kind = kind
         self._events = events
-        self._outgoing: asyncio.Queue[Batch] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[Batch | None] = asyncio.Queue()
         self._deadlines: dict[BatchId, float] = {}
         self._scope: asyncio.Timeout | None = None
-        self._held: set[SequenceId] = set()
-        self._num_releases = 0
+        self._holdings = Holdings()
+        self._wait_seconds = RECONNECT_SECONDS
         self._is_up = False
+        self._trouble = ""
 
     @property
     def is_up(self) -> bool:
         """Whether batches are answered."""
         return self._is_up
 
+    @property
+    def trouble(self) -> str:
+        """Why the link is down; empty while it is up, or was never tried."""
+        return self._trouble
+
     def send(self, batch: Batch) -> None:
         """Queue a batch; its reply comes to `on_reply` while the link is up."""
-        self._held.update(entry.key.sequence_id for entry in batch.entries)
+        self._holdings.note_sent(entry.key.sequence_id for entry in batch.entries)
         self._put(batch)
 
     def release(self, sequence_ids: Iterable[SequenceId]) -> None:
         """Let the worker forget sequences; the answer means nothing."""
-        released = tuple(sequence_ids)
-        self._held.difference_update(released)
-        self._put(self._kind.release(self._release_id(), released))
+        self._put(self._release_batch(tuple(sequence_ids)))
 
     async def run(self) -> None:
         """Connect, serve, reconnect; until cancelled."""
@@ -109,19 +116,22 @@ class WorkerLink:
             except Exception:  # the edge of a task: a bug here may not end the link in silence
                 logger.exception("link.failed address=%s", self._address)
                 self._go_down(InternalError("internal error; see the log"))
-            await asyncio.sleep(RECONNECT_SECONDS)
+            await asyncio.sleep(self._wait_seconds)
 
     async def _serve(self) -> None:
         """One connection, from handshake to its end, which is always an error."""
         self._outgoing = asyncio.Queue()
         self._deadlines.clear()
-        async with open_aio_channel(self._address) as channel:
-            replies = self._kind.exchange(channel, self._batches())
+        async with (
+            open_aio_channel(self._address) as channel,
+            contextlib.aclosing(self._kind.exchange(channel, self._batches())) as replies,
+        ):
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
                     await self._shake_hands(replies)
+                    self._is_up = True
                     await self._events.on_up(channel)
-                self._is_up = True
+                self._trouble = ""
                 async with asyncio.timeout(None) as self._scope:
                     self._reschedule()
                     await self._receive(replies)
@@ -133,14 +143,15 @@ class WorkerLink:
                 ) from error
             finally:
                 self._scope = None
+                self._outgoing.put_nowait(None)
 
     async def _shake_hands(self, replies: AsyncIterator[Reply]) -> None:
         """A first batch without work, which releases what an earlier connection left behind."""
-        left_behind = tuple(sorted(self._held))
-        self._held.clear()
-        self._outgoing.put_nowait(self._kind.release(self._release_id(), left_behind))
+        batch = self._release_batch(self._holdings.names)
+        self._outgoing.put_nowait(batch)
         if await anext(replies, None) is None:
             raise WorkerLostError(f"worker at {self._address} closed the stream")
+        self._holdings.note_released(batch.batch_id)
 
     async def _receive(self, replies: AsyncIterator[Reply]) -> None:
         async for reply in replies:
@@ -149,12 +160,16 @@ class WorkerLink:
             self._reschedule()
             if reply.batch_id < FIRST_RELEASE_ID:
                 self._events.on_reply(reply)
+                self._wait_seconds = RECONNECT_SECONDS
+            else:
+                self._holdings.note_released(reply.batch_id)
         raise WorkerLostError(f"worker at {self._address} closed the stream")
 
     async def _batches(self) -> AsyncIterator[Batch]:
+        """What is sent, until this connection ends."""
         outgoing = self._outgoing
-        while True:
-            yield await outgoing.get()
+        while (batch := await outgoing.get()) is not None:
+            yield batch
 
     def _put(self, batch: Batch) -> None:
         now = asyncio.get_running_loop().time()
@@ -167,19 +182,61 @@ class WorkerLink:
         if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(next(iter(self._deadlines.values()), None))
 
-    def _release_id(self) -> BatchId:
-        self._num_releases += 1
-        return BatchId(FIRST_RELEASE_ID + self._num_releases)
+    def _release_batch(self, sequence_ids: tuple[SequenceId, ...]) -> Batch:
+        return self._kind.release(self._holdings.begin_release(sequence_ids), sequence_ids)
 
     def _go_down(self, error: ExspecError) -> None:
+        """Down; longer each time the worker joined and then failed at its work."""
+        self._trouble = error.message
         was_up, self._is_up = self._is_up, False
-        if was_up:
+        if not was_up:
+            return
+        self._wait_seconds = min(2 * self._wait_seconds, LONGEST_RECONNECT_SECONDS)
+        try:
             self._events.on_down(error)
+        except Exception:  # as above
+            logger.exception("link.down_failed address=%s", self._address)
+
+
+class Holdings:
+    """What a worker may hold, whatever became of the messages: sent, and not known released.
+
+    A release counts once it is answered, and only for what was not sent again after it.
+    """
+
+    def __init__(self) -> None:
+        self._num_notes = 0
+        self._sent: dict[SequenceId, int] = {}
+        self._releases: dict[BatchId, tuple[int, tuple[SequenceId, ...]]] = {}
+
+    @property
+    def names(self) -> tuple[SequenceId, ...]:
+        """What the worker may hold."""
+        return tuple(self._sent)
+
+    def note_sent(self, sequence_ids: Iterable[SequenceId]) -> None:
+        """Work for these goes out."""
+        self._num_notes += 1
+        self._sent.update(dict.fromkeys(sequence_ids, self._num_notes))
+
+    def begin_release(self, sequence_ids: tuple[SequenceId, ...]) -> BatchId:
+        """A release of these goes out, as the batch of the returned id."""
+        self._num_notes += 1
+        batch_id = BatchId(FIRST_RELEASE_ID + self._num_notes)
+        self._releases[batch_id] = (self._num_notes, sequence_ids)
+        return batch_id
+
+    def note_released(self, batch_id: BatchId) -> None:
+        """The release was answered."""
+        when, sequence_ids = self._releases.pop(batch_id)
+        for sequence_id in sequence_ids:
+            if self._sent.get(sequence_id, when) < when:
+                del self._sent[sequence_id]
 
 
 async def exchange_drafts(
     channel: grpc.aio.Channel, batches: AsyncIterator[Batch]
-) -> AsyncIterator[Reply]:
+) -> AsyncGenerator[Reply, None]:
     """DraftService's stream."""
 
     async def requests() -> AsyncIterator[draft_pb2.DraftRequest]:
@@ -203,7 +260,7 @@ def release_verifies(batch_id: BatchId, sequence_ids: tuple[SequenceId, ...]) ->
 
 async def exchange_verifies(
     channel: grpc.aio.Channel, batches: AsyncIterator[Batch]
-) -> AsyncIterator[Reply]:
+) -> AsyncGenerator[Reply, None]:
     """TargetService's stream."""
 
     async def requests() -> AsyncIterator[target_pb2.VerifyRequest]:

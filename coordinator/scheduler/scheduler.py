@@ -198,7 +198,7 @@ class Scheduler:
                 self.state.stage(row, num_usable, outcome.kv_length)
                 self.state.draft_succeeded(row)
             case EntryStatus.LACKS_TOKENS:
-                self.state.stage(row, 0, outcome.kv_length)
+                self.state.stage(row, 0, min(outcome.kv_length, row.length))
                 self._count_draft_failure(row)
             case EntryStatus.NO_CAPACITY:
                 self._homes.refuse_draft(row)

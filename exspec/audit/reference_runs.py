@@ -1,13 +1,14 @@
 """The judge of an audit: loads the served model here, decodes plainly, weighs differences. torch.
 
 Everything runs with transformers' own cache and attention; none of our KV code has a part in it.
+In float64 none of our code at all has: packed weights (`exspec.engine.packing`) are for float32.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import torch
 import transformers
@@ -22,21 +23,25 @@ from exspec.engine.loading import LoadedModel, ModelSettings, load_model
 from exspec.engine.reference import generate_plain
 
 _SAVE_EVERY = 8
+_FLOAT64 = "float64"
+_HALVES = ("float16", "bfloat16")
 _NUMERICS = f"torch {torch.__version__}, transformers {transformers.__version__}"
 
 
 class ReferenceDecoder:
-    """Owns the model, and from the first difference on a float64 copy of it."""
+    """Owns the model; from the first difference on also one in float64, and one as it is served."""
 
-    def __init__(self, settings: ModelSettings, cache: ReferenceCache) -> None:
+    def __init__(self, settings: ModelSettings, served_dtype: str, cache: ReferenceCache) -> None:
         """Load the model.
 
         Raises:
             ModelNotFoundError, UnsupportedModelError, InvalidRequestError: as `load_model`.
         """
+        self._settings = settings
         self._loaded: LoadedModel = load_model(settings)
+        self._served_dtype = served_dtype
         self._cache = cache
-        self._exact_model: PreTrainedModel | None = None
+        self._models: dict[str, PreTrainedModel] = {self.facts.dtype: self._loaded.model}
 
     @property
     def facts(self) -> ModelFacts:
@@ -100,14 +105,18 @@ class ReferenceDecoder:
     ) -> Evidence:
         """The logits after the prompt and the `common` tokens, in float64.
 
-        The rounding error is measured along the positions that were decided before, and this one.
+        The rounding error is measured along the positions that were decided before, and this one,
+        in the dtype of the reference and in that of the cluster; the larger one counts.
         """
         assert difference.reference_token is not None
         assert difference.served_token is not None
         tokens = [*prompt_tokens, *common]
         num_positions = len(common) + 1
-        rounded = _last_logits(self._loaded.model, tokens, num_positions)
-        exact = _last_logits(self._exact(), tokens, num_positions)
+        exact = _last_logits(self._exact_model(), tokens, num_positions)
+        errors = [
+            (_last_logits(self._model_in(dtype), tokens, num_positions).double() - exact).abs().max()
+            for dtype in {self.facts.dtype, self._served_dtype}
+        ]
         top = exact[-1].topk(2)
         best, second = top.indices.tolist()
         return Evidence(
@@ -116,14 +125,25 @@ class ReferenceDecoder:
             margin=float(top.values[0] - top.values[1]),
             reference_gap=float(top.values[0] - exact[-1, difference.reference_token]),
             served_gap=float(top.values[0] - exact[-1, difference.served_token]),
-            rounding_error=float((rounded.double() - exact).abs().max()),
+            rounding_error=max(float(error) for error in errors),
         )
 
-    def _exact(self) -> PreTrainedModel:
-        """The same weights, not those of the checkpoint, which may have been rounded on loading."""
-        if self._exact_model is None:
-            self._exact_model = copy.deepcopy(self._loaded.model).double()
-        return self._exact_model
+    def _model_in(self, dtype: str) -> PreTrainedModel:
+        """The model in a dtype, loaded when it is first asked for."""
+        if dtype not in self._models:
+            self._models[dtype] = load_model(replace(self._settings, dtype=dtype)).model
+        return self._models[dtype]
+
+    def _exact_model(self) -> PreTrainedModel:
+        """The reference's own weights in float64.
+
+        From float32 on a checkpoint is loaded without rounding; below, the rounded weights are the
+        model that is judged.
+        """
+        if self.facts.dtype in _HALVES and _FLOAT64 not in self._models:
+            rounded = load_model(self._settings).model
+            self._models[_FLOAT64] = rounded.double()
+        return self._model_in(_FLOAT64)
 
 
 @torch.inference_mode()

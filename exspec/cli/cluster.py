@@ -130,7 +130,11 @@ class LocalCluster:
         return name
 
     def restart_worker(self, name: str, role: Role) -> None:
-        """Start a worker under this name, anew if it has ended."""
+        """Start a worker under this name, once an earlier one has ended."""
+        earlier = self._children.get(name)
+        if earlier is not None:
+            _wait_until(lambda: not earlier.is_running, STOP_GRACE_SECONDS)
+            earlier.send(signal.SIGKILL)
         child = Child(name, role, self.log_dir)
         command = self.plan.worker_command(role, name, self.address, child.port_file)
         self._start(child, command)

@@ -46,6 +46,8 @@ def worker_from_message(message: common_pb2.WorkerInfo) -> WorkerInfo:
             raise ProtocolError(f"worker.{name} must not be empty")
     if message.num_slots < 1:
         raise ProtocolError("worker.num_slots must be at least 1")
+    if message.model.max_length < 1:
+        raise ProtocolError("worker.model.max_length must be at least 1")
     return WorkerInfo(
         worker_id=WorkerId(message.worker_id),
         incarnation=message.incarnation,

@@ -111,9 +111,8 @@ def request_from_message(message: pb.GenerateRequest) -> values.GenerationReques
 
 def batch_item(message: pb.GenerateBatchRequest, index: int) -> pb.GenerateRequest:
     """Prompt `index` of a batch as a request of its own."""
-    suffix = f"-{index}" if message.request_id else ""
     return pb.GenerateRequest(
-        request_id=message.request_id + suffix,
+        request_id=_item_id(message, index),
         model=message.model,
         prompt=message.prompts[index],
         sampling=message.sampling,
@@ -128,7 +127,7 @@ def check_batch(message: pb.GenerateBatchRequest) -> None:
             f"prompts must hold 1 to {MAX_BATCH_PROMPTS} prompts, got {len(message.prompts)}",
             field="prompts",
         )
-    _check_request_id(message.request_id)
+    _check_request_id(_item_id(message, len(message.prompts) - 1))
 
 
 def event_to_message(event: values.Event) -> pb.GenerateResponse:
@@ -186,6 +185,10 @@ def _speculation_from_message(message: pb.SpeculationParams) -> SpeculationParam
     if not message.HasField("num_speculative_tokens"):
         return SpeculationParams()
     return SpeculationParams(message.num_speculative_tokens)
+
+
+def _item_id(message: pb.GenerateBatchRequest, index: int) -> str:
+    return f"{message.request_id}-{index}" if message.request_id else ""
 
 
 def _check_request_id(request_id: str) -> None:

@@ -21,6 +21,6 @@ def write_port_file(path: str, address: str) -> None:
     if not path:
         return
     target = Path(path)
-    partial = target.with_suffix(".partial")
+    partial = target.with_name(f"{target.name}.partial")
     partial.write_text(address)
     partial.replace(target)

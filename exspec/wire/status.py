@@ -67,6 +67,11 @@ class FailedCall(Protocol):
     def details(self) -> str | None: ...
 
 
+MAX_ERROR_BYTES = 1000
+"""Bound of an error's message. Statuses travel as HTTP headers, where a few kilobytes are refused
+by the receiver, and the message travels three times, once of them percent-encoded."""
+
+
 def code_of(error: errors.ExspecError) -> int:
     """The `google.rpc.Code` of an error."""
     for error_class, code in _CODES:
@@ -77,12 +82,13 @@ def code_of(error: errors.ExspecError) -> int:
 
 def to_status(error: errors.ExspecError) -> grpc.Status:
     """The gRPC status of an error, with details, for `context.abort_with_status`."""
+    message = _bounded(error.message)
     details: list[Message] = [
         error_details_pb2.ErrorInfo(reason=type(error).__name__, domain=ERROR_DOMAIN)
     ]
     if isinstance(error, errors.InvalidRequestError) and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field, description=error.message
+            field=error.field, description=message
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, errors.QueueFullError):
@@ -91,7 +97,7 @@ def to_status(error: errors.ExspecError) -> grpc.Status:
         details.append(retry)
     if error.request_id:
         details.append(error_details_pb2.RequestInfo(request_id=error.request_id))
-    status = status_pb2.Status(code=code_of(error), message=error.message)
+    status = status_pb2.Status(code=code_of(error), message=message)
     for detail in details:
         packed = any_pb2.Any()
         packed.Pack(detail)
@@ -122,6 +128,13 @@ def build_error(
     if issubclass(error_class, errors.QueueFullError):
         return error_class(message, retry_after_seconds=retry_after_seconds or 1.0)
     return error_class(message)
+
+
+def _bounded(message: str) -> str:
+    encoded = message.encode("utf-8", "replace")
+    if len(encoded) <= MAX_ERROR_BYTES:
+        return encoded.decode()
+    return encoded[:MAX_ERROR_BYTES].decode("utf-8", "ignore") + " …"
 
 
 def _from_details(status: status_pb2.Status) -> errors.ExspecError:

@@ -126,6 +126,22 @@ class Bench:
         return self.scheduler.state.rows[name]
 
 
+def spans(bench: Bench, kind=Verify):
+    """(sequence, start, end) of every order of that kind in the last commands."""
+    return [
+        (order.key.sequence_id, order.start, order.end)
+        for command in bench.last
+        if isinstance(command, kind)
+        for order in command.orders
+    ]
+
+
+def home_of(bench: Bench, name: str):
+    """The name of the target a row lives on."""
+    target = bench.row(name).target
+    return target and target.worker_id
+
+
 def snapshot(scheduler: Scheduler):
     """Everything a scheduler remembers, as comparable values."""
 

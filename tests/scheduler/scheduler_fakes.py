@@ -66,7 +66,7 @@ class FakeWorker:
             if fault in (EntryStatus.FAILED, EntryStatus.NO_CAPACITY):
                 self.table.forget(entry.key.sequence_id)
             held = len(self.table.held_tokens(entry.key.sequence_id))
-            return kind(entry.key, fault, min(held, entry.end))
+            return kind(entry.key, fault, held)
         answer = self.table.admit(entry.key, entry.start, entry.tokens, now=0.0)
         if isinstance(answer, Repeat):
             return answer.result

@@ -79,6 +79,7 @@ EVENTS = {
     "arrives again": lambda bench: SequenceArrived("a", 10, 100),
     "another arrives": lambda bench: SequenceArrived("c", 10, 100),
     "full one arrives": lambda bench: SequenceArrived("c", 10, 10),
+    "one with a negative K arrives": lambda bench: SequenceArrived("c", 10, 100, -1),
     "cancelled": lambda bench: SequenceCancelled("a"),
     "stranger cancelled": lambda bench: SequenceCancelled("x"),
     "drafted": lambda bench: DraftCompleted(
@@ -116,6 +117,7 @@ EXPECTED = {
     "arrives again": NEVER,
     "another arrives": SAME,
     "full one arrives": NEVER,
+    "one with a negative K arrives": NEVER,
     "cancelled": (GONE, GONE, F, GONE, F, F),
     "stranger cancelled": SAME,
     "drafted": (ERROR, ERROR, V, ERROR, ERROR, ERROR),
