@@ -13,6 +13,7 @@ from typing import Protocol
 from coordinator.accounting import Accounting
 from coordinator.ledger import Ledger
 from coordinator.links import Batch
+from coordinator.replies import believed_length, check_draft, check_verify
 from coordinator.scheduler.commands import Command, Draft, Release, Verify
 from coordinator.scheduler.events import (
     DraftCompleted,
@@ -91,13 +92,16 @@ class Driver:
 
     def lose(self, worker_id: WorkerId) -> None:
         """A worker is gone; replies of its batches in flight would not be believed any more."""
-        lost = [key for key, (owner, _batch) in self._in_flight.items() if owner == worker_id]
-        for batch_id in lost:
-            _owner, batch = self._in_flight.pop(batch_id)
+        keys = [key for key, (owner, _batch) in self._in_flight.items() if owner == worker_id]
+        lost = [self._in_flight.pop(key)[1] for key in keys]
+        for batch in lost:
             if isinstance(batch, DraftBatch):
                 self._accounting.note_draft_failure()
         self._accounting.note_lost(worker_id)
         self._handle(WorkerLost(worker_id))
+        for batch in lost:
+            if isinstance(batch, VerifyBatch):
+                self._give_up_killers(batch)
 
     # Sequences
 
@@ -128,17 +132,16 @@ class Driver:
         owner, batch = self._in_flight.get(reply.batch_id, (None, None))
         if owner != worker_id or batch is None:
             return
-        keys = [entry.key for entry in batch.entries]
-        if keys != [result.key for result in reply.results]:
-            raise ProtocolError(f"worker {worker_id} answered other entries than it was sent")
         if isinstance(batch, VerifyBatch) and isinstance(reply, VerifyReply):
-            _check_verify(batch, reply)
+            check_verify(batch, reply)
             del self._in_flight[reply.batch_id]
             self._take_verify(worker_id, batch, reply)
         elif isinstance(batch, DraftBatch) and isinstance(reply, DraftReply):
-            _check_draft(batch, reply)
+            check_draft(batch, reply)
             del self._in_flight[reply.batch_id]
             self._take_draft(worker_id, reply)
+        else:
+            raise ProtocolError(f"worker {worker_id} answered in another role")
 
     def _take_draft(self, worker_id: WorkerId, reply: DraftReply) -> None:
         self._accounting.note_draft(reply)
@@ -153,7 +156,7 @@ class Driver:
                     result.key.sequence_id,
                     result.status,
                     len(result.draft_tokens),
-                    result.kv_length,
+                    believed_length(result),
                 )
             )
         self._handle(DraftCompleted(worker_id, reply.batch_id, tuple(outcomes)))
@@ -175,7 +178,7 @@ class Driver:
         sequence_id = entry.key.sequence_id
         if result.status is not EntryStatus.OK:
             _log_entry("verify", worker_id, sequence_id, result.status, result.detail)
-            return VerifyOutcome(sequence_id, result.status, 0, result.kv_length)
+            return VerifyOutcome(sequence_id, result.status, 0, believed_length(result))
         if result.bonus_token is None or sequence_id not in self.ledger:
             return VerifyOutcome(sequence_id, result.status, 0, result.kv_length)
         commit = self.ledger.commit(
@@ -191,12 +194,20 @@ class Driver:
             self.fail(sequence_id, InternalError(f"the target refused its input: {result.detail}"))
         elif (
             result.status is not EntryStatus.OK
-            and self.scheduler.num_failures(sequence_id) >= MAX_FAILURES
+            and self.scheduler.num_failures(sequence_id) + 1 >= MAX_FAILURES
         ):
             self.fail(
                 sequence_id,
                 PeerError(f"{MAX_FAILURES} passes failed in a row: {result.detail}"),
             )
+
+    def _give_up_killers(self, batch: VerifyBatch) -> None:
+        """A sequence whose passes keep taking workers down may not take all of them down."""
+        for entry in batch.entries:
+            sequence_id = entry.key.sequence_id
+            if self.scheduler.num_failures(sequence_id) >= MAX_FAILURES:
+                message = f"{MAX_FAILURES} passes failed in a row: each time the target was lost"
+                self.fail(sequence_id, PeerError(message))
 
     # Commands
 
@@ -251,31 +262,6 @@ class Driver:
             for order in command.orders
         )
         return VerifyBatch(command.batch_id, entries)
-
-
-def _check_draft(batch: DraftBatch, reply: DraftReply) -> None:
-    for entry, result in zip(batch.entries, reply.results, strict=True):
-        if len(result.draft_tokens) > entry.num_draft_tokens:
-            raise ProtocolError(
-                f"{len(result.draft_tokens)} draft tokens for {entry.num_draft_tokens} asked"
-            )
-
-
-def _check_verify(batch: VerifyBatch, reply: VerifyReply) -> None:
-    for entry, result in zip(batch.entries, reply.results, strict=True):
-        if result.status is not EntryStatus.OK:
-            continue
-        if result.num_accepted > len(entry.draft_tokens):
-            raise ProtocolError(
-                f"{result.num_accepted} accepted of {len(entry.draft_tokens)} draft tokens"
-            )
-        if (result.bonus_token is None) is not entry.is_prefill:
-            raise ProtocolError("a verified row needs a bonus token, a prefill chunk has none")
-        if result.kv_length != entry.end + result.num_accepted:
-            raise ProtocolError(
-                f"the worker holds {result.kv_length} tokens, "
-                f"{entry.end + result.num_accepted} follow from its reply"
-            )
 
 
 def _log_entry(

@@ -160,6 +160,10 @@ class Ledger:
         if sequence is not None:
             sequence.sink(Failed(error))
 
+    def max_length(self, sequence_id: SequenceId) -> int:
+        """Most tokens the sequence may come to, the prompt counted."""
+        return self._sequences[sequence_id].spec.max_length
+
     def num_generated(self, sequence_id: SequenceId) -> int:
         """Tokens committed so far, the prompt not counted."""
         return self._sequences[sequence_id].num_generated_tokens

@@ -37,7 +37,7 @@ Reply = DraftReply | VerifyReply
 HANDSHAKE_SECONDS = 60.0
 RECONNECT_SECONDS = 0.5
 LONGEST_RECONNECT_SECONDS = 8.0
-"""Where the wait ends up for a worker that keeps joining and then answers no work."""
+"""Where the wait ends up for a worker that keeps joining and then does no work."""
 
 FIRST_RELEASE_ID = 1 << 62
 """Ids from here on are the link's own batches, far above any of the scheduler's."""
@@ -80,14 +80,10 @@ class WorkerLink:
         self._deadlines: dict[BatchId, float] = {}
         self._scope: asyncio.Timeout | None = None
         self._holdings = Holdings()
-        self._wait_seconds = RECONNECT_SECONDS
+        self._has_worked = False
+        self._num_futile = 0
         self._is_up = False
         self._trouble = ""
-
-    @property
-    def is_up(self) -> bool:
-        """Whether batches are answered."""
-        return self._is_up
 
     @property
     def trouble(self) -> str:
@@ -116,12 +112,15 @@ class WorkerLink:
             except Exception:  # the edge of a task: a bug here may not end the link in silence
                 logger.exception("link.failed address=%s", self._address)
                 self._go_down(InternalError("internal error; see the log"))
-            await asyncio.sleep(self._wait_seconds)
+            wait = RECONNECT_SECONDS * 2 ** min(self._num_futile, 10)
+            await asyncio.sleep(min(wait, LONGEST_RECONNECT_SECONDS))
 
     async def _serve(self) -> None:
         """One connection, from handshake to its end, which is always an error."""
         self._outgoing = asyncio.Queue()
         self._deadlines.clear()
+        self._holdings.forget_unanswered()
+        self._has_worked = False
         async with (
             open_aio_channel(self._address) as channel,
             contextlib.aclosing(self._kind.exchange(channel, self._batches())) as replies,
@@ -160,7 +159,7 @@ class WorkerLink:
             self._reschedule()
             if reply.batch_id < FIRST_RELEASE_ID:
                 self._events.on_reply(reply)
-                self._wait_seconds = RECONNECT_SECONDS
+                self._has_worked = True
             else:
                 self._holdings.note_released(reply.batch_id)
         raise WorkerLostError(f"worker at {self._address} closed the stream")
@@ -186,12 +185,12 @@ class WorkerLink:
         return self._kind.release(self._holdings.begin_release(sequence_ids), sequence_ids)
 
     def _go_down(self, error: ExspecError) -> None:
-        """Down; longer each time the worker joined and then failed at its work."""
+        """Down, and longer each time in a row that the worker joined and did no work."""
         self._trouble = error.message
         was_up, self._is_up = self._is_up, False
         if not was_up:
             return
-        self._wait_seconds = min(2 * self._wait_seconds, LONGEST_RECONNECT_SECONDS)
+        self._num_futile = 0 if self._has_worked else self._num_futile + 1
         try:
             self._events.on_down(error)
         except Exception:  # as above
@@ -225,6 +224,10 @@ class Holdings:
         batch_id = BatchId(FIRST_RELEASE_ID + self._num_notes)
         self._releases[batch_id] = (self._num_notes, sequence_ids)
         return batch_id
+
+    def forget_unanswered(self) -> None:
+        """A connection ended: what was not answered on it will not be."""
+        self._releases.clear()
 
     def note_released(self, batch_id: BatchId) -> None:
         """The release was answered."""

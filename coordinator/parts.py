@@ -12,7 +12,8 @@ from coordinator.accounting import Accounting
 from coordinator.cluster_view import ClusterView
 from coordinator.driver import Driver
 from coordinator.ledger import Ledger
-from coordinator.pool import PoolLimits, WorkerPool
+from coordinator.members import PoolLimits
+from coordinator.pool import WorkerPool
 from coordinator.scheduler.limits import SchedulerLimits
 from coordinator.scheduler.replay import POLICIES, Recorder
 from coordinator.scheduler.scheduler import Scheduler

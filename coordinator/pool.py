@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import grpc.aio
 
@@ -24,6 +23,7 @@ from coordinator.links import (
     release_drafts,
     release_verifies,
 )
+from coordinator.members import Member, Memory, PoolLimits, ServedModel
 from coordinator.scheduler.events import WorkerJoined
 from coordinator.text import TextCodec
 from exspec.core.cluster import WorkerInfo, WorkerState, WorkerStatus
@@ -36,52 +36,6 @@ from exspec.wire.convert import tokenizer_from_message
 
 logger = logging.getLogger(__name__)
 
-MAX_REMEMBERED = 64
-"""Refused and lost workers that status still shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
-    """Time bounds of the workers, in seconds."""
-
-    lease_seconds: float
-    draft_timeout_seconds: float
-    target_timeout_seconds: float
-
-
-@dataclass(slots=True)
-class _Member:
-    """A registered worker. `link_task` is None while a draft waits for a target to fit."""
-
-    info: WorkerInfo
-    last_heartbeat: float
-    state: WorkerState = WorkerState.JOINING
-    link: WorkerLink | None = None
-    link_task: asyncio.Task[None] | None = None
-    is_member: bool = False
-    """Whether the scheduler knows it."""
-
-
-@dataclass(slots=True)
-class ServedModel:
-    """The model of the cluster: that of its first target, for the coordinator's life."""
-
-    facts: ModelFacts
-    codec: TextCodec
-
-
-@dataclass(slots=True)
-class _Memory:
-    """Workers that are gone, newest last, at most one entry per name."""
-
-    gone: dict[WorkerId, WorkerStatus] = field(default_factory=dict[WorkerId, WorkerStatus])
-
-    def note(self, status: WorkerStatus) -> None:
-        self.gone.pop(status.worker.worker_id, None)
-        self.gone[status.worker.worker_id] = status
-        while len(self.gone) > MAX_REMEMBERED:
-            del self.gone[next(iter(self.gone))]
-
 
 class WorkerPool:
     """Owns the registered workers. `attach` the driver before the first registration."""
@@ -89,8 +43,8 @@ class WorkerPool:
     def __init__(self, limits: PoolLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
-        self._members: dict[WorkerId, _Member] = {}
-        self._memory = _Memory()
+        self._members: dict[WorkerId, Member] = {}
+        self._memory = Memory()
         self._driver: Driver | None = None
         self._facts: ModelFacts | None = None
         self._progress = asyncio.Event()
@@ -133,7 +87,7 @@ class WorkerPool:
                 known.last_heartbeat = self._clock()
                 return
             self._remove(known, WorkerState.LOST, "replaced by a new incarnation")
-        member = _Member(info, self._clock())
+        member = Member(info, self._clock())
         self._members[info.worker_id] = member
         self._memory.gone.pop(info.worker_id, None)
         if info.role is Role.TARGET:
@@ -193,7 +147,7 @@ class WorkerPool:
             WorkerStatus(
                 member.info,
                 member.state,
-                "" if member.link_task else "waits for a target",
+                member.trouble,
                 scheduler.rows_on(member.info.worker_id) if member.is_member else 0,
                 self._clock() - member.last_heartbeat,
             )
@@ -256,7 +210,7 @@ class WorkerPool:
 
     # Links
 
-    def _connect(self, member: _Member) -> None:
+    def _connect(self, member: Member) -> None:
         async def on_up(channel: grpc.aio.Channel) -> None:
             await self._fetch_model(member, channel)
             self._join(member)
@@ -282,7 +236,7 @@ class WorkerPool:
             )
         return LinkKind(exchange_drafts, release_drafts, self._limits.draft_timeout_seconds)
 
-    async def _fetch_model(self, member: _Member, channel: grpc.aio.Channel) -> None:
+    async def _fetch_model(self, member: Member, channel: grpc.aio.Channel) -> None:
         if member.info.role is not Role.TARGET or self.model is not None:
             return
         stub = target_pb2_grpc.TargetServiceStub(channel)
@@ -291,7 +245,7 @@ class WorkerPool:
         codec = await asyncio.to_thread(TextCodec, assets)
         self.model = ServedModel(member.info.model, codec)
 
-    def _join(self, member: _Member) -> None:
+    def _join(self, member: Member) -> None:
         if member.state is not WorkerState.JOINING:
             return
         member.state = WorkerState.READY
@@ -307,7 +261,7 @@ class WorkerPool:
         logger.info("pool.joined worker=%s", member.info.worker_id)
         self._on_change()
 
-    def _leave(self, member: _Member, error: ExspecError) -> None:
+    def _leave(self, member: Member, error: ExspecError) -> None:
         """The link is down; it comes back by itself while the worker keeps its lease."""
         if member.state is WorkerState.READY:
             member.state = WorkerState.JOINING
@@ -318,7 +272,7 @@ class WorkerPool:
         self._progress.set()
         self._on_change()
 
-    def _remove(self, member: _Member, state: WorkerState, reason: str) -> None:
+    def _remove(self, member: Member, state: WorkerState, reason: str) -> None:
         """Forget a worker for good; its link goes down with it."""
         worker_id = member.info.worker_id
         member.state = state
@@ -328,6 +282,11 @@ class WorkerPool:
         if self._members.get(worker_id) is member:
             del self._members[worker_id]
         self._memory.note(WorkerStatus(member.info, state, reason))
+        if self.model is None and not self._has_role(Role.TARGET):
+            self._facts = None  # it was never served: another target may define the cluster
+
+    def _has_role(self, role: Role) -> bool:
+        return any(member.info.role is role for member in self._members.values())
 
     def _require_driver(self) -> Driver:
         assert self._driver is not None

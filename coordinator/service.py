@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 from coordinator.accounting import Accounting
 from coordinator.driver import Driver
 from coordinator.ledger import SequenceSpec
-from coordinator.pool import ServedModel, WorkerPool
+from coordinator.members import ServedModel
+from coordinator.pool import WorkerPool
 from coordinator.scheduler.events import SequenceArrived
+from coordinator.scheduler.rows import Phase
 from exspec.core.errors import (
     ContextLengthError,
     ExspecError,
@@ -24,9 +27,11 @@ from exspec.core.errors import (
     QueueFullError,
     UnavailableError,
 )
-from exspec.core.generation import Event, Failed, GenerationRequest, Started
+from exspec.core.generation import Completed, Event, Failed, GenerationRequest, Started
 from exspec.core.ids import SequenceId
 from exspec.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1.0
 TICK_SECONDS = 0.25
@@ -58,7 +63,7 @@ class GenerationService:
         self._clock = clock
         self._incarnation = secrets.token_hex(6)
         self._num_sequences = 0
-        self._target_seen = clock()
+        self._stranded_since: dict[SequenceId, float] = {}
         self._target_changed = asyncio.Event()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
@@ -73,7 +78,6 @@ class GenerationService:
         try:
             model = await self.require_model(request.model)
             spec = await self._specify(request, model)
-            self._require_room()
             events = self._stream(request, request_id, model, spec, arrived)
             async with contextlib.aclosing(events):
                 async for event in events:
@@ -110,19 +114,24 @@ class GenerationService:
         """Let leases expire, and give requests up that no target came for; until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._pool.expire_leases()
-            self._give_up_stranded()
+            try:
+                self._pool.expire_leases()
+                self._give_up_stranded()
+            except Exception:  # a bug met once may not stop the clock for everybody
+                logger.exception("service.tick_failed")
 
     def _give_up_stranded(self) -> None:
+        """Bound the wait of sequences that no connected target could hold."""
         now = self._clock()
-        if self._pool.has_target or not len(self._driver.ledger):
-            self._target_seen = now
-        elif now - self._target_seen > self._limits.unavailable_seconds:
-            for sequence_id in self._driver.ledger.sequence_ids:
-                num_generated = self._driver.ledger.num_generated(sequence_id)
+        ledger = self._driver.ledger
+        longest = self._pool.max_length
+        stranded = (i for i in ledger.sequence_ids if ledger.max_length(i) > longest)
+        self._stranded_since = {i: self._stranded_since.get(i, now) for i in stranded}
+        for sequence_id, since in tuple(self._stranded_since.items()):
+            if now - since > self._limits.unavailable_seconds:
                 message = (
-                    "no target worker is left; "
-                    f"{num_generated} tokens had been generated and delivered"
+                    f"no target worker is left that holds {ledger.max_length(sequence_id)} tokens; "
+                    f"{ledger.num_generated(sequence_id)} tokens had been generated and delivered"
                 )
                 self._driver.fail(sequence_id, UnavailableError(message))
 
@@ -135,7 +144,6 @@ class GenerationService:
         arrived: float,
     ) -> AsyncGenerator[Event, None]:
         events: asyncio.Queue[Event | Failed] = asyncio.Queue()
-        self._accounting.note_request(len(spec.prompt_tokens))
         self._driver.ledger.open(spec, model.codec.open_stream(), events.put_nowait, arrived)
         try:
             self._driver.arrive(
@@ -146,13 +154,15 @@ class GenerationService:
                     request.speculation.num_speculative_tokens,
                 )
             )
+            self._require_place(spec.sequence_id)
+            self._accounting.note_request(len(spec.prompt_tokens))
             yield Started(request_id, model.facts.name, len(spec.prompt_tokens))
             while True:
                 event = await events.get()
                 if isinstance(event, Failed):
                     raise event.error
                 yield event
-                if spec.sequence_id not in self._driver.ledger and events.empty():
+                if isinstance(event, Completed):
                     return
         finally:
             self._driver.cancel(spec.sequence_id)
@@ -207,10 +217,12 @@ class GenerationService:
                 field=field,
             )
 
-    def _require_room(self) -> None:
-        num_waiting = self._driver.scheduler.num_waiting
-        if num_waiting > self._limits.max_waiting:
+    def _require_place(self, sequence_id: SequenceId) -> None:
+        """QueueFullError if a sequence that just arrived waits, and too many did before it."""
+        scheduler = self._driver.scheduler
+        is_waiting = scheduler.phase_of(sequence_id) is Phase.WAITING
+        if is_waiting and scheduler.num_waiting > self._limits.max_waiting:
             raise QueueFullError(
-                f"{num_waiting} requests are waiting, {self._limits.max_waiting} may",
+                f"{scheduler.num_waiting - 1} requests are waiting, {self._limits.max_waiting} may",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )

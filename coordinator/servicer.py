@@ -8,10 +8,11 @@ import logging
 from collections.abc import AsyncIterator
 
 from coordinator.cluster_view import ClusterView
-from coordinator.pool import PoolLimits, WorkerPool
+from coordinator.members import PoolLimits
+from coordinator.pool import WorkerPool
 from coordinator.service import GenerationService
 from exspec.core.errors import ExspecError, InternalError
-from exspec.core.generation import BatchEvent, Failed
+from exspec.core.generation import BatchEvent, Failed, GenerationRequest
 from exspec.core.ids import WorkerId
 from exspec.v1 import (
     generation_pb2,
@@ -39,7 +40,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         """One prompt, streamed."""
-        events = self._service.generate(convert.request_from_message(request))
+        events = self._service.generate(_checked(request))
         async with contextlib.aclosing(events):
             async for event in events:
                 yield convert.event_to_message(event)
@@ -50,22 +51,22 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         """Several prompts; their events as they come."""
         convert.check_batch(request)
         merged: asyncio.Queue[tuple[int, BatchEvent] | None] = asyncio.Queue()
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._run_item(request, index, merged))
-                for index in range(len(request.prompts))
-            ]
-            num_open = len(tasks)
-            try:
-                while num_open:
-                    item = await merged.get()
-                    if item is None:
-                        num_open -= 1
-                    else:
-                        yield convert.batch_event_to_message(*item)
-            finally:
-                for task in tasks:
-                    task.cancel()
+        tasks = [
+            asyncio.create_task(self._run_item(request, index, merged))
+            for index in range(len(request.prompts))
+        ]
+        num_open = len(tasks)
+        try:
+            while num_open:
+                item = await merged.get()
+                if item is None:
+                    num_open -= 1
+                else:
+                    yield convert.batch_event_to_message(*item)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def ListModels(
         self, request: generation_pb2.ListModelsRequest, context: Context
@@ -109,8 +110,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> None:
         """One prompt of a batch; its failure is an event of its own."""
         try:
-            item = convert.request_from_message(convert.batch_item(request, index))
-            events = self._service.generate(item)
+            events = self._service.generate(_checked(convert.batch_item(request, index)))
             async with contextlib.aclosing(events):
                 async for event in events:
                     merged.put_nowait((index, event))
@@ -120,6 +120,16 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             logger.exception("generate.item_failed index=%d", index)
             merged.put_nowait((index, Failed(InternalError("internal error; see the log"))))
         merged.put_nowait(None)
+
+
+def _checked(request: generation_pb2.GenerateRequest) -> GenerationRequest:
+    """The request; an error carries its id, as the service's own do."""
+    try:
+        return convert.request_from_message(request)
+    except ExspecError as error:
+        if len(request.request_id) <= convert.MAX_REQUEST_ID_LENGTH:
+            error.request_id = request.request_id
+        raise
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):

@@ -5,17 +5,13 @@ Tokenization happens once, here: drafts and targets see the same ids. No model f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, Protocol, cast
 
-import jinja2
-import jinja2.ext
-import jinja2.sandbox
 import tokenizers
 from tokenizers.decoders import DecodeStream
 
+from coordinator.chat_template import ChatTemplate
 from exspec.core.errors import InvalidRequestError
 from exspec.core.generation import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from exspec.core.models import TokenizerAssets
@@ -38,8 +34,7 @@ class TextCodec:
             tokenizer.no_padding()
             tokenizer.no_truncation()
             self._tokenizer = cast("_Tokenizer", tokenizer)
-        self._special_tokens = dict(assets.special_tokens)
-        self._template = _compile(assets.chat_template) if assets.chat_template else None
+        self._template = ChatTemplate(assets) if assets.chat_template else None
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's token ids.
@@ -93,15 +88,7 @@ class TextCodec:
             raise InvalidRequestError(
                 "the model has no chat template: pass text or token ids", field="prompt"
             )
-        messages = [{"role": m.role, "content": m.content} for m in prompt.messages]
-        try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=True, **self._special_tokens
-            )
-        except jinja2.TemplateError as error:
-            raise InvalidRequestError(
-                f"the chat template refused the messages: {error}", field="prompt"
-            ) from error
+        return self._template.render(prompt.messages)
 
 
 class TextStream:
@@ -111,6 +98,8 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stream: Any = DecodeStream(skip_special_tokens=True)
         self._token_ids: list[int] = []
+        self._num_shown = 0
+        """Leading tokens whose text was given out."""
         self._shown = ""
 
     def push(self, token_id: int) -> str:
@@ -119,50 +108,29 @@ class TextStream:
             return ""
         self._token_ids.append(token_id)
         piece = self._step(self._tokenizer, token_id)
-        self._shown += piece
+        if piece:
+            self._shown += piece
+            self._num_shown = len(self._token_ids)
         return piece
 
     def flush(self) -> str:
         """What is left at the end: an incomplete character becomes U+FFFD, as in `decode`."""
         if self._tokenizer is None:
             return ""
-        piece = self._rest(self._tokenizer)
-        self._shown += piece
-        return piece
+        text = self._decode(self._tokenizer, self._token_ids)
+        if text.startswith(self._shown):
+            return text[len(self._shown) :]
+        # Decoded as a whole, a broken run of bytes takes the good ones before it down with it.
+        return self._decode(self._tokenizer, self._token_ids[self._num_shown :])
 
     def _step(self, tokenizer: _Tokenizer, token_id: int) -> str:
-        if self._stream is not None:
-            try:
-                return self._stream.step(tokenizer, token_id) or ""
-            except Exception:  # noqa: BLE001 - the library raises nothing narrower
-                # It gives up on some byte sequences; decode as a whole from here on.
-                self._stream = None
-        rest = self._rest(tokenizer)
-        return "" if rest.endswith("\ufffd") else rest
+        try:
+            return self._stream.step(tokenizer, token_id) or ""
+        except Exception:  # noqa: BLE001 - the library raises nothing narrower
+            # It gives up for good on some byte sequences: show what is there and start anew.
+            self._stream = DecodeStream(ids=[token_id], skip_special_tokens=True)
+            return self._decode(tokenizer, self._token_ids[self._num_shown :])
 
-    def _rest(self, tokenizer: _Tokenizer) -> str:
-        text = tokenizer.decode(self._token_ids, skip_special_tokens=True)
-        return text[len(self._shown) :] if text.startswith(self._shown) else ""
-
-
-def _compile(source: str) -> jinja2.Template:
-    """A chat template, in the dialect of Hugging Face models, sandboxed."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-    )
-    filters = cast("dict[str, object]", environment.filters)  # pyright: ignore[reportUnknownMemberType]
-    filters["tojson"] = _to_json
-    helpers = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-    return environment.from_string(source, globals=helpers)
-
-
-def _to_json(value: object, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(template: str) -> str:
-    return datetime.now().astimezone().strftime(template)
+    @staticmethod
+    def _decode(tokenizer: _Tokenizer, token_ids: Sequence[int]) -> str:
+        return tokenizer.decode(list(token_ids), skip_special_tokens=True)

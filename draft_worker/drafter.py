@@ -7,10 +7,10 @@ keeps the longest common prefix of what it drafted and what was committed, and f
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from exspec.core.errors import ExspecError
 from exspec.core.ids import SequenceId
 from exspec.core.rounds import (
     DraftBatch,
@@ -83,8 +83,7 @@ class Drafter:
         """Serve one batch that arrived at `arrived` on the clock. Never raises for a bad entry."""
         started = self._clock()
         orphans = self._sessions.expired(before=started - self._orphan_seconds)
-        for sequence_id in (*batch.released, *orphans):
-            self._forget(sequence_id)
+        self.forget((*batch.released, *orphans))
         results: dict[SequenceId, DraftResult] = {}
         entries: list[DraftEntry] = []
         rows: list[ProposalRow] = []
@@ -101,6 +100,11 @@ class Drafter:
         ordered = tuple(results[entry.key.sequence_id] for entry in batch.entries)
         timings = self._timings(arrived, started, rows, proposals)
         return DraftReply(batch.batch_id, ordered, timings)
+
+    def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
+        """Free the slots of sequences nobody will ask for again; unknown ones are ignored."""
+        for sequence_id in sequence_ids:
+            self._forget(sequence_id)
 
     def _prepare(self, entry: DraftEntry, now: float) -> ProposalRow | DraftResult:
         if entry.end > self._proposer.capacity:
@@ -125,7 +129,7 @@ class Drafter:
             return Proposals((), ())
         try:
             return self._proposer.propose(rows)
-        except (ExspecError, RuntimeError, MemoryError):
+        except Exception:  # whatever it was, the rows are forgotten and the worker goes on
             logger.exception("draft.pass_failed rows=%d", len(rows))
             return None
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 from draft_worker.drafter import Drafter
 from exspec.core.errors import UnavailableError
+from exspec.core.ids import SequenceId
 from exspec.runtime.clock import Clock
 from exspec.runtime.worker_thread import WorkerThread
 from exspec.v1 import draft_pb2, draft_pb2_grpc
@@ -28,12 +29,19 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     async def Draft(
         self, request_iterator: AsyncIterator[draft_pb2.DraftRequest], context: Context
     ) -> AsyncIterator[draft_pb2.DraftResponse]:
-        """One long-lived stream per coordinator."""
+        """One long-lived stream per coordinator; what came over it is forgotten when it ends."""
         drafter = self._drafter
         if drafter is None:
             raise UnavailableError("the model is still loading")
-        async for request in request_iterator:
-            arrived = self._clock()
-            batch = draft_batch_from_message(request)
-            reply = await self._thread.run(drafter.draft, batch, arrived)
-            yield draft_reply_to_message(reply)
+        held: set[SequenceId] = set()
+        try:
+            async for request in request_iterator:
+                arrived = self._clock()
+                batch = draft_batch_from_message(request)
+                held.difference_update(batch.released)
+                held.update(entry.key.sequence_id for entry in batch.entries)
+                reply = await self._thread.run(drafter.draft, batch, arrived)
+                yield draft_reply_to_message(reply)
+        finally:
+            # A coordinator that comes back, or another one, starts with empty workers.
+            self._thread.post(drafter.forget, held)

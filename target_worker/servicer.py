@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from exspec.core.errors import UnavailableError
+from exspec.core.ids import SequenceId
 from exspec.core.models import TokenizerAssets
 from exspec.runtime.clock import Clock
 from exspec.runtime.worker_thread import WorkerThread
@@ -33,13 +34,20 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
     async def Verify(
         self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: Context
     ) -> AsyncIterator[target_pb2.VerifyResponse]:
-        """One long-lived stream per coordinator."""
+        """One long-lived stream per coordinator; what came over it is forgotten when it ends."""
         verifier, _tokenizer = self._require_loaded()
-        async for request in request_iterator:
-            arrived = self._clock()
-            batch = verify_batch_from_message(request)
-            reply = await self._thread.run(verifier.verify, batch, arrived)
-            yield verify_reply_to_message(reply)
+        held: set[SequenceId] = set()
+        try:
+            async for request in request_iterator:
+                arrived = self._clock()
+                batch = verify_batch_from_message(request)
+                held.difference_update(batch.released)
+                held.update(entry.key.sequence_id for entry in batch.entries)
+                reply = await self._thread.run(verifier.verify, batch, arrived)
+                yield verify_reply_to_message(reply)
+        finally:
+            # A coordinator that comes back, or another one, starts with empty workers.
+            self._thread.post(verifier.forget, held)
 
     async def GetTokenizer(
         self, request: target_pb2.GetTokenizerRequest, context: Context

@@ -7,11 +7,11 @@ tokens in one pass, accept the prefix that equals the target's own choices (`cor
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from exspec.core.acceptance import accept
-from exspec.core.errors import ExspecError
 from exspec.core.ids import SequenceId
 from exspec.core.models import ModelFacts
 from exspec.core.rounds import (
@@ -69,8 +69,7 @@ class Verifier:
     def verify(self, batch: VerifyBatch, arrived: float) -> VerifyReply:
         """Serve one batch that arrived at `arrived` on the clock. Never raises for a bad entry."""
         started = self._clock()
-        for sequence_id in (*batch.released, *self._orphans(started)):
-            self._forget(sequence_id)
+        self.forget((*batch.released, *self._orphans(started)))
         results: dict[SequenceId, VerifyResult] = {}
         rows: list[_Row] = []
         for entry in batch.entries:
@@ -85,6 +84,11 @@ class Verifier:
             results[row.entry.key.sequence_id] = result
         ordered = tuple(results[entry.key.sequence_id] for entry in batch.entries)
         return VerifyReply(batch.batch_id, ordered, self._timings(arrived, started, rows, output))
+
+    def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
+        """Free the slots of sequences nobody will ask for again; unknown ones are ignored."""
+        for sequence_id in sequence_ids:
+            self._forget(sequence_id)
 
     def _prepare(self, entry: VerifyEntry, now: float) -> _Row | VerifyResult:
         problem = self._problem(entry)
@@ -128,7 +132,7 @@ class Verifier:
         ]
         try:
             return self._runner.forward(inputs)
-        except (ExspecError, RuntimeError, MemoryError):
+        except Exception:  # whatever it was, the rows are forgotten and the worker goes on
             logger.exception("verify.pass_failed rows=%d", len(rows))
             return None
 

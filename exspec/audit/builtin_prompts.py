@@ -29,7 +29,10 @@ BUILTIN_PROMPTS: tuple[tuple[str, str], ...] = (
         "    return total / len(values)\n",
     ),
     ("data", 'Turn this into JSON: name = "Ada Lovelace"; born = 1815; fields = maths, poetry'),
-    ("other script", "Übersetze ins Englische: „Größe ist nicht alles, sagte der Käfer zum Bären.“"),
+    (
+        "other script",
+        "Übersetze ins Englische: „Größe ist nicht alles, sagte der Käfer zum Bären.“",
+    ),
     ("other script", "「猫は窓辺で眠っている。」を英語に訳してください。"),
     ("emoji", "Describe the mood of this message: 🎉🥳 finally done!! 👩‍🔬🧪➡️📄 see you 明日 👋"),
     ("story", "Write the beginning of a story about a clockmaker who is afraid of silence."),

@@ -96,7 +96,9 @@ def _read(path: Path) -> dict[str, tuple[int, ...]]:
         raise _bad(f"{path} is not JSON: {error}") from error
     match document:
         case {"version": int(version), "references": dict() as references} if version == _VERSION:
-            return {_checked_digest(path, k): _checked_tokens(path, v) for k, v in references.items()}
+            return {
+                _checked_digest(path, k): _checked_tokens(path, v) for k, v in references.items()
+            }
         case _:
             raise _bad(f"{path} is not a reference cache of version {_VERSION}")
 
@@ -113,9 +115,7 @@ def _checked_tokens(path: Path, tokens: object) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def _is_reference(
-    tokens: Sequence[int], max_tokens: int, stop_token_ids: Collection[int]
-) -> bool:
+def _is_reference(tokens: Sequence[int], max_tokens: int, stop_token_ids: Collection[int]) -> bool:
     """Ends with its first stop token, or at the bound."""
     if not 1 <= len(tokens) <= max_tokens or any(t in stop_token_ids for t in tokens[:-1]):
         return False

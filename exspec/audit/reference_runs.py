@@ -114,7 +114,9 @@ class ReferenceDecoder:
         num_positions = len(common) + 1
         exact = _last_logits(self._exact_model(), tokens, num_positions)
         errors = [
-            (_last_logits(self._model_in(dtype), tokens, num_positions).double() - exact).abs().max()
+            (_last_logits(self._model_in(dtype), tokens, num_positions).double() - exact)
+            .abs()
+            .max()
             for dtype in {self.facts.dtype, self._served_dtype}
         ]
         top = exact[-1].topk(2)
@@ -147,9 +149,7 @@ class ReferenceDecoder:
 
 
 @torch.inference_mode()
-def _last_logits(
-    model: PreTrainedModel, tokens: Sequence[int], num_positions: int
-) -> torch.Tensor:
+def _last_logits(model: PreTrainedModel, tokens: Sequence[int], num_positions: int) -> torch.Tensor:
     """Logits `[num_positions, vocab_size]` after the last tokens."""
     arguments: dict[str, object] = {"use_cache": False}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:

@@ -141,13 +141,13 @@ def heading(report: EqualityReport) -> str:
     )
 
 
-def layouts_are_alike(reports: Sequence[EqualityReport]) -> bool:
-    """Whether all audits left the same prompts in the same place."""
-    found = {
-        tuple((f.index, f.comparison.difference, f.error) for f in report.verdict.differences)
-        for report in reports
+def as_document(reports: Sequence[EqualityReport]) -> dict[str, object]:
+    """All audits of a run, for JSON."""
+    passes = all(report.verdict.passes for report in reports)
+    return {
+        "verdict": "PASS" if passes else "FAIL",
+        "audits": [report.as_dict() for report in reports],
     }
-    return len(found) <= 1
 
 
 def _difference_row(report: EqualityReport, finding: Finding) -> tuple[str, ...]:

@@ -131,7 +131,9 @@ async def _ask(
 
 def tokenize_chats(client: Client, texts: Sequence[str], max_length: int) -> TokenizedPrompts:
     """Texts as the only message of a conversation each, as the cluster tokenizes them."""
-    return _cut([client.tokenize([ChatMessage("user", text)]).token_ids for text in texts], max_length)
+    return _cut(
+        [client.tokenize([ChatMessage("user", text)]).token_ids for text in texts], max_length
+    )
 
 
 def tokenize_texts(client: Client, texts: Sequence[str], max_length: int) -> TokenizedPrompts:

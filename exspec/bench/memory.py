@@ -9,6 +9,7 @@ import resource
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from exspec.bench.load import LoadPlan, ignore_progress, repeated, run_load
@@ -27,7 +28,7 @@ class MemoryPlan:
 
     def __post_init__(self) -> None:
         counts = self.num_requests
-        if len(counts) < 2 or counts[0] < 1 or any(a >= b for a, b in zip(counts, counts[1:])):
+        if len(counts) < 2 or counts[0] < 1 or any(a >= b for a, b in pairwise(counts)):
             raise InvalidRequestError(
                 f"two or more growing counts are needed, got {list(counts)}", field="num_requests"
             )

@@ -31,6 +31,11 @@ class RoundsPlan:
     max_tokens: int
     num_speculative_tokens: int
 
+    @property
+    def num_requests(self) -> int:
+        """Requests that are measured, over all batch sizes."""
+        return sum(self.batch_sizes) * self.requests_per_row
+
     def options(self, max_tokens: int) -> GenerateOptions:
         """Options of a request."""
         return {

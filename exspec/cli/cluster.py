@@ -229,11 +229,13 @@ class LocalCluster:
         missing: Callable[[], str] = lambda: "",
     ) -> None:
         """Until it is done; raises when a process dies, time is up, or a stop was requested."""
-        while not is_done():
+        while True:
             if self._stop_requested.is_set():
                 raise RequestCancelledError("stopped while starting")
             for child in self.new_deaths():
                 raise child.died()
+            if is_done():
+                return
             if deadline is not None and monotonic() > deadline:
                 raise UnavailableError(f"the cluster is not ready in time: {missing()}")
             time.sleep(POLL_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -106,7 +107,7 @@ class AsyncEventCall(Generic[Q, M, E]):
         self._decode = decode
         self._running: AsyncMessageStream[M] | None = None
         self._has_events = False
-        self._is_cancelled = False
+        self._cancelled = asyncio.Event()
         self._failure: ExspecError | None = None
         self._is_over = False
 
@@ -116,6 +117,8 @@ class AsyncEventCall(Generic[Q, M, E]):
             await self._connection.connect(self._attempts)
             method = self._method(self._connection.stubs)
             self._running = method(self._request, timeout=self._attempts.remaining())
+            if self._cancelled.is_set():
+                self._running.cancel()
 
     async def next(self) -> E | None:
         """The next event; None at the end. An error is raised again by every later call."""
@@ -132,7 +135,7 @@ class AsyncEventCall(Generic[Q, M, E]):
 
     def cancel(self) -> None:
         """Tell the coordinator to stop; what is read later is RequestCancelledError."""
-        self._is_cancelled = True
+        self._cancelled.set()
         self._cancel_running()
 
     def close(self) -> None:
@@ -142,7 +145,7 @@ class AsyncEventCall(Generic[Q, M, E]):
 
     async def _read(self) -> E | None:
         while True:
-            if self._is_cancelled:
+            if self._cancelled.is_set():
                 raise self._attempts.cancelled_error()
             try:
                 await self.start()
@@ -166,12 +169,12 @@ class AsyncEventCall(Generic[Q, M, E]):
     def _raise_if_ours(self, cancelled: asyncio.CancelledError) -> None:
         """grpc.aio raises CancelledError for `cancel()`, too; that one is not the task's."""
         task = asyncio.current_task()
-        if self._is_cancelled and (task is None or not task.cancelling()):
+        if self._cancelled.is_set() and (task is None or not task.cancelling()):
             raise self._attempts.cancelled_error() from cancelled
 
     def _error_of(self, failure: grpc.RpcError) -> ExspecError:
         error = self._connection.note(self._attempts.error_of(failure))
-        if isinstance(error, RequestCancelledError) and self._is_cancelled:
+        if isinstance(error, RequestCancelledError) and self._cancelled.is_set():
             error = self._attempts.cancelled_error()
         error.__cause__ = failure
         return error
@@ -180,7 +183,9 @@ class AsyncEventCall(Generic[Q, M, E]):
         if self._has_events:
             raise error
         self._running = None
-        await asyncio.sleep(self._attempts.pause_after(error))
+        pause = self._attempts.pause_after(error)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._cancelled.wait(), pause)
 
     def _cancel_running(self) -> None:
         if self._running is not None:

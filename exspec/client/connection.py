@@ -104,6 +104,8 @@ class EventCall(Generic[Q, M, E]):
         if self._running is None:
             self._connection.connect(self._attempts)
             self._running = self._method(self._request, timeout=self._attempts.remaining())
+            if self._cancelled.is_set():  # meanwhile, by another thread
+                self._running.cancel()
 
     def next(self) -> E | None:
         """The next event; None at the end. An error is raised again by every later call."""

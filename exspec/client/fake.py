@@ -55,11 +55,13 @@ _OPTIONS = (
 class FakeCoordinator:
     """The server and its script. Owns both; start it with `with`, or with `start` and `stop`.
 
-    Without a script every prompt is answered with `default_text`. `requests` are those received, in
+    `port` 0 takes a free one. Without a script every prompt is answered with `default_text`. `requests` are those received, in
     order; `status` is what `cluster_status` answers and may be set.
     """
 
-    def __init__(self, *, default_text: str = "ok", num_threads: int = 8) -> None:
+    def __init__(
+        self, *, port: int = 0, default_text: str = "ok", num_threads: int = 8
+    ) -> None:
         self.requests: list[GenerationRequest] = []
         self.status: ClusterStatus = default_status()
         self._default_text = default_text
@@ -69,7 +71,7 @@ class FakeCoordinator:
         self._cancelled = threading.Semaphore(0)
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="fake-coordinator")
         self._server = grpc.server(self._executor, options=_OPTIONS)
-        self._port = self._server.add_insecure_port("127.0.0.1:0")
+        self._port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         self._add_services()
 
     @property

@@ -156,7 +156,7 @@ def _load_weights(
 ) -> PreTrainedModel:
     """The model on the CPU."""
     with _as_our_errors(settings.model):
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.location,
             config=config,
             dtype=dtype,
@@ -165,6 +165,7 @@ def _load_weights(
             output_loading_info=True,
             **_gguf(source),
         )
+    model, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would go on with random numbers in their place
         raise UnsupportedModelError(

@@ -6,6 +6,7 @@ Health checks are answered while a long pass runs, and torch never sees two thre
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -24,6 +25,11 @@ class WorkerThread:
         """Await `function(*args, **kwargs)` on the thread. A cancelled wait lets it finish."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+    def post(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run it in its turn; nobody waits. Dropped, as the rest, once the thread is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._executor.submit(function, *args, **kwargs)
 
     def close(self) -> None:
         """Wait for the running function; drop those that have not started."""

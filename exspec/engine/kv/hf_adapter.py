@@ -158,7 +158,7 @@ def adopt(model: PreTrainedModel) -> None:
         UnsupportedModelError: if its modelling code has no pluggable attention.
     """
     # It compares every pass's tokens with the pad id, to give advice that is wrong here.
-    model.warn_if_padding_and_no_attention_mask = _no_advice
+    setattr(model, "warn_if_padding_and_no_attention_mask", _no_advice)  # noqa: B010
     if _attention_name(model) != ATTENTION_NAME:
         model.set_attn_implementation(ATTENTION_NAME)
     if _attention_name(model) != ATTENTION_NAME:

@@ -1,0 +1,77 @@
+"""Whether a worker's reply fits the batch it was sent; checked whole, before anything is changed.
+
+Every function here reads and raises `ProtocolError`; none changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exspec.core.errors import ProtocolError
+from exspec.core.rounds import (
+    DraftBatch,
+    DraftEntry,
+    DraftReply,
+    DraftResult,
+    EntryStatus,
+    VerifyBatch,
+    VerifyEntry,
+    VerifyReply,
+    VerifyResult,
+)
+
+
+def check_draft(batch: DraftBatch, reply: DraftReply) -> None:
+    """One possible result per entry, in their order."""
+    _check_keys(batch.entries, reply.results)
+    for entry, result in zip(batch.entries, reply.results, strict=True):
+        num_allowed = entry.num_draft_tokens if result.status is EntryStatus.OK else 0
+        if len(result.draft_tokens) > num_allowed:
+            raise ProtocolError(f"{len(result.draft_tokens)} draft tokens, {num_allowed} may be")
+        _check_length(entry, result, entry.end)
+
+
+def check_verify(batch: VerifyBatch, reply: VerifyReply) -> None:
+    """One possible result per entry, in their order."""
+    _check_keys(batch.entries, reply.results)
+    for entry, result in zip(batch.entries, reply.results, strict=True):
+        if result.status is EntryStatus.OK:
+            _check_decision(entry, result)
+        _check_length(entry, result, entry.end + result.num_accepted)
+
+
+def believed_length(result: DraftResult | VerifyResult) -> int:
+    """Tokens of the log the worker can be taken to hold; statuses that promise none mean none."""
+    if result.status in (EntryStatus.OK, EntryStatus.LACKS_TOKENS):
+        return result.kv_length
+    return 0
+
+
+def _check_keys(
+    entries: Sequence[DraftEntry | VerifyEntry], results: Sequence[DraftResult | VerifyResult]
+) -> None:
+    if [entry.key for entry in entries] != [result.key for result in results]:
+        raise ProtocolError("a worker answered other entries than it was sent")
+
+
+def _check_decision(entry: VerifyEntry, result: VerifyResult) -> None:
+    if result.num_accepted > len(entry.draft_tokens):
+        raise ProtocolError(
+            f"{result.num_accepted} accepted of {len(entry.draft_tokens)} draft tokens"
+        )
+    if (result.bonus_token is None) is not entry.is_prefill:
+        raise ProtocolError("a verified row needs a bonus token, a prefill chunk has none")
+
+
+def _check_length(
+    entry: DraftEntry | VerifyEntry, result: DraftResult | VerifyResult, expected: int
+) -> None:
+    if result.status is EntryStatus.OK and result.kv_length != expected:
+        raise ProtocolError(
+            f"a worker holds {result.kv_length} tokens, {expected} follow from its reply"
+        )
+    if result.status is EntryStatus.LACKS_TOKENS and result.kv_length >= entry.start:
+        raise ProtocolError(
+            f"a worker holds {result.kv_length} tokens and says that it lacks some before "
+            f"{entry.start}"
+        )

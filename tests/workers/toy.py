@@ -1,0 +1,130 @@
+"""A language model one can compute by hand, behind the runner's interface, that checks its caller.
+
+It keeps the tokens of every slot, as a KV cache keeps their keys and values: a pass that starts at
+the wrong place sees the wrong context and chooses other tokens, and is noted as a violation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from zlib import crc32
+
+from exspec.core.models import ModelFacts
+from exspec.engine.model_runner import PassOutput, RowInput
+
+Language = Callable[[Sequence[int]], int]
+VOCAB = 97
+"""Ids of the toy languages; 0 to 4 are never chosen."""
+
+
+def target_language(context: Sequence[int]) -> int:
+    """The next token: any function of the whole context will do."""
+    return 5 + crc32(bytes(token % 251 for token in context)) % (VOCAB - 5)
+
+
+def draft_language(context: Sequence[int]) -> int:
+    """Agrees with the target in most places, and goes on from its own mistakes."""
+    choice = target_language(context)
+    return choice if crc32(bytes((choice, len(context) % 256))) % 4 else 5 + choice % 50
+
+
+def noise_language(context: Sequence[int]) -> int:
+    """Never agrees with the target."""
+    return 5 + (target_language(context) - 4) % (VOCAB - 5)
+
+
+def continuation(
+    prompt: Sequence[int], num_tokens: int, language: Language = target_language
+) -> tuple[int, ...]:
+    """Plain decoding, token by token."""
+    log = list(prompt)
+    for _ in range(num_tokens):
+        log.append(language(log))
+    return tuple(log[len(prompt) :])
+
+
+def facts(name: str = "toy", **changes: object) -> ModelFacts:
+    """A model's announcement."""
+    values: dict[str, object] = {
+        "name": name,
+        "architecture": "ToyForCausalLM",
+        "vocab_size": VOCAB,
+        "tokenizer_size": VOCAB,
+        "tokenizer_sha256": "a" * 64,
+        "max_length": 256,
+        "stop_token_ids": (),
+        "dtype": "float64",
+        "device": "cpu",
+        "num_parameters": 1,
+        "fingerprint": "f" * 16,
+    }
+    return ModelFacts(**(values | changes))  # type: ignore[arg-type]
+
+
+class ToyRunner:
+    """`forward` and `release` as the engine's runner has them."""
+
+    def __init__(
+        self,
+        language: Language = target_language,
+        *,
+        num_slots: int = 8,
+        capacity: int = 256,
+        vocab_size: int = VOCAB,
+    ) -> None:
+        self.facts = facts(vocab_size=vocab_size, max_length=capacity)
+        self.num_slots = num_slots
+        self.capacity = capacity
+        self.passes: list[list[RowInput]] = []
+        self.violations: list[str] = []
+        self.failures: list[Exception] = []
+        """Raised by the next passes, one each."""
+        self.entered = threading.Event()
+        """Set when a pass begins."""
+        self.gate = threading.Event()
+        """Cleared by tests to hold passes up."""
+        self.gate.set()
+        self.on_pass: Callable[[], None] = lambda: None
+        self._language = language
+        self._slots: list[list[int]] = [[] for _ in range(num_slots)]
+
+    @property
+    def num_fed(self) -> list[int]:
+        """Tokens fed in each pass."""
+        return [sum(len(row.tokens) for row in rows) for rows in self.passes]
+
+    def forward(self, rows: list[RowInput]) -> PassOutput:
+        """One pass; every row's choices after its last `num_choices` tokens."""
+        self.entered.set()
+        self.on_pass()
+        assert self.gate.wait(timeout=30)
+        if self.failures:
+            raise self.failures.pop(0)
+        self._check(rows)
+        self.passes.append(list(rows))
+        return PassOutput(tuple(self._row(row) for row in rows), 0.0, 0.001, 0)
+
+    def release(self, slot: int) -> None:
+        """The slot's memory is as good as empty."""
+        self._slots[slot] = []
+
+    def _row(self, row: RowInput) -> tuple[int, ...]:
+        context = self._slots[row.slot][: row.start] + list(row.tokens)
+        self._slots[row.slot] = context
+        num_before = len(context) - row.num_choices
+        return tuple(
+            self._language(context[: num_before + i + 1]) for i in range(row.num_choices)
+        )
+
+    def _check(self, rows: list[RowInput]) -> None:
+        if len({row.slot for row in rows}) != len(rows) or not rows:
+            self.violations.append(f"no rows, or a slot twice: {rows}")
+        for row in rows:
+            held = len(self._slots[row.slot])
+            if row.start > held or not row.tokens or row.num_choices > len(row.tokens):
+                self.violations.append(f"{held} tokens are held: {row}")
+            if row.start + len(row.tokens) > self.capacity:
+                self.violations.append(f"beyond the capacity: {row}")
+            if not all(0 <= token < self.facts.vocab_size for token in row.tokens):
+                self.violations.append(f"outside the vocabulary: {row}")
