@@ -6,11 +6,12 @@ Shows and times; what is compared is computed in `demo_run`.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from exspec.cli.common import EXIT_FAILED, AsJson, open_console, print_json, tells_errors
+from exspec.cli.options import ClusterSpeculation, DraftModel, KvLayout
 
 if TYPE_CHECKING:
     from exspec.cli.cluster import Progress
@@ -20,15 +21,9 @@ if TYPE_CHECKING:
 @tells_errors
 def demo(
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens per prompt.")] = 48,
-    draft_model: Annotated[
-        str, typer.Option(help='Draft model; "ngram" or "none" work, too.')
-    ] = "smollm2-draft",
-    num_speculative_tokens: Annotated[
-        int | None, typer.Option(min=0, max=64, help="Draft tokens per row and round.")
-    ] = None,
-    kv_layout: Annotated[
-        Literal["slots", "padded"], typer.Option(help="How workers lay out their KV cache.")
-    ] = "slots",
+    draft_model: DraftModel = "smollm2-draft",
+    num_speculative_tokens: ClusterSpeculation = None,
+    kv_layout: KvLayout = "slots",
     as_json: AsJson = False,
 ) -> None:
     """Start a cluster, answer six prompts at once, and compare with plain decoding.

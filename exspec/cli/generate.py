@@ -14,30 +14,39 @@ if TYPE_CHECKING:
     from exspec.core.generation import ChatMessage
 
 
+PromptText = Annotated[str, typer.Argument(help='What to continue or answer; "-" reads stdin.')]
+Chat = Annotated[
+    bool, typer.Option(help="Apply the model's chat template, or continue the bare text.")
+]
+System = Annotated[str, typer.Option(help="System message, with --chat.")]
+MaxTokens = Annotated[
+    int | None, typer.Option(help="Most tokens to generate. Default: 256, if they fit.")
+]
+Stop = Annotated[
+    list[str] | None, typer.Option(help="String that ends the text; may be given again.")
+]
+Speculation = Annotated[
+    int | None,
+    typer.Option(help="Draft tokens per round; 0 = plain decoding. Default: the cluster's."),
+]
+Model = Annotated[str, typer.Option(help="Served name; empty: the only one.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds for the whole.")]
+Stream = Annotated[bool, typer.Option("--stream/--no-stream", help="Print the text as it comes.")]
+
+
 @tells_errors
 def generate(
-    prompt: Annotated[str, typer.Argument(help='What to continue or answer; "-" reads stdin.')],
-    chat: Annotated[
-        bool, typer.Option(help="Apply the model's chat template, or continue the bare text.")
-    ] = True,
-    system: Annotated[str, typer.Option(help="System message, with --chat.")] = "",
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens to generate. Default: 256, if they fit.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="String that ends the text; may be given again.")
-    ] = None,
-    num_speculative_tokens: Annotated[
-        int | None,
-        typer.Option(help="Draft tokens per round; 0 = plain decoding. Default: the cluster's."),
-    ] = None,
-    model: Annotated[str, typer.Option(help="Served name; empty: the only one.")] = "",
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for the whole.")] = 600.0,
+    prompt: PromptText,
+    chat: Chat = True,
+    system: System = "",
+    max_tokens: MaxTokens = None,
+    stop: Stop = None,
+    num_speculative_tokens: Speculation = None,
+    model: Model = "",
+    timeout: Timeout = 600.0,
     address: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
-    stream: Annotated[
-        bool, typer.Option("--stream/--no-stream", help="Print the text as it comes.")
-    ] = True,
+    stream: Stream = True,
 ) -> None:
     """Generate text. What is generated never depends on how far one speculates."""
     from exspec.client import Client
@@ -58,9 +67,7 @@ def generate(
     if as_json:
         print_json(result)
         return
-    if not stream:
-        sys.stdout.write(result.text)
-    sys.stdout.write("\n")
+    sys.stdout.write("\n" if stream else result.text + "\n")
     sys.stdout.flush()
     sys.stderr.write(figures(result) + "\n")
 

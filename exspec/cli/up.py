@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import signal
 import threading
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
 from exspec.cli.common import DEFAULT_PORT, EXIT_FAILED, describe, open_console, tells_errors
+from exspec.cli.options import (
+    ClusterSpeculation,
+    Device,
+    DraftModel,
+    Dtype,
+    KvLayout,
+    LogDir,
+    LogLevel,
+    MaxModelLen,
+    MaxNumSeqs,
+    NumDrafts,
+    NumTargets,
+    NumThreads,
+    Port,
+    TargetModel,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,43 +37,20 @@ WATCH_SECONDS = 0.2
 
 @tells_errors
 def up(
-    model: Annotated[
-        str, typer.Option(help="Target model: name, directory or GGUF file.")
-    ] = "smollm2-135m-instruct",
-    draft_model: Annotated[
-        str, typer.Option(help='Draft model; "ngram" for prompt look-up, "none" for no draft.')
-    ] = "smollm2-draft",
-    target: Annotated[int, typer.Option(min=1, help="Number of target workers.")] = 1,
-    draft: Annotated[int, typer.Option(min=0, help="Number of draft workers.")] = 1,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 takes a free one.")
-    ] = DEFAULT_PORT,
-    num_speculative_tokens: Annotated[
-        int | None, typer.Option(min=0, max=64, help="Draft tokens per row and round.")
-    ] = None,
-    max_num_seqs: Annotated[
-        int, typer.Option(min=1, max=1024, help="Most rows a target verifies at once.")
-    ] = 8,
-    max_model_len: Annotated[
-        int | None, typer.Option(min=2, help="Most tokens per sequence, prompt included.")
-    ] = None,
-    kv_layout: Annotated[
-        Literal["slots", "padded"], typer.Option(help="How workers lay out their KV cache.")
-    ] = "slots",
-    dtype: Annotated[
-        Literal["auto", "float32", "float16", "bfloat16", "float64"],
-        typer.Option(help="Element type of weights and KV."),
-    ] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0, mps …")] = "auto",
-    num_threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads per worker. Default: torch's choice.")
-    ] = None,
-    log_dir: Annotated[
-        Path | None, typer.Option(help="Folder for the logs. Default: a temporary one.")
-    ] = None,
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="Of all processes.")
-    ] = "info",
+    model: TargetModel = "smollm2-135m-instruct",
+    draft_model: DraftModel = "smollm2-draft",
+    target: NumTargets = 1,
+    draft: NumDrafts = 1,
+    port: Port = DEFAULT_PORT,
+    num_speculative_tokens: ClusterSpeculation = None,
+    max_num_seqs: MaxNumSeqs = 8,
+    max_model_len: MaxModelLen = None,
+    kv_layout: KvLayout = "slots",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    num_threads: NumThreads = None,
+    log_dir: LogDir = None,
+    log_level: LogLevel = "info",
 ) -> None:
     """Run coordinator, target and draft workers here. Ready once a first text was generated."""
     from exspec.cli.cluster import LocalCluster

@@ -55,13 +55,12 @@ _OPTIONS = (
 class FakeCoordinator:
     """The server and its script. Owns both; start it with `with`, or with `start` and `stop`.
 
-    `port` 0 takes a free one. Without a script every prompt is answered with `default_text`. `requests` are those received, in
-    order; `status` is what `cluster_status` answers and may be set.
+    `port` 0 takes a free one. Without a script every prompt is answered with `default_text`.
+    `requests` are those received, in order; `status` is what `cluster_status` answers and may be
+    set.
     """
 
-    def __init__(
-        self, *, port: int = 0, default_text: str = "ok", num_threads: int = 8
-    ) -> None:
+    def __init__(self, *, port: int = 0, default_text: str = "ok", num_threads: int = 8) -> None:
         self.requests: list[GenerationRequest] = []
         self.status: ClusterStatus = default_status()
         self._default_text = default_text

@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import grpc
 import grpc.aio
-from grpc_reflection.v1alpha import reflection
 
 from exspec.core.errors import ExspecError, InternalError, InvalidRequestError, UnavailableError
 from exspec.wire.channel import (
@@ -56,8 +55,7 @@ class RpcServer:
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_SERVER_OPTIONS)
         self._health = add_health(self._server)
         self._service_names = tuple(service_names)
-        names = (*service_names, SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        _add_reflection(self._server, (*service_names, SERVICE_NAME))
 
     @property
     def grpc_server(self) -> grpc.aio.Server:
@@ -123,6 +121,15 @@ def reachable_address(bound: str) -> str:
     if host.strip("[]") in ("0.0.0.0", "::"):
         return f"{socket.gethostname()}:{port}"
     return bound
+
+
+def _add_reflection(server: grpc.aio.Server, names: tuple[str, ...]) -> None:
+    """Let tools list the services. The SDK alone, for its users' tests, does without."""
+    try:
+        from grpc_reflection.v1alpha import reflection
+    except ModuleNotFoundError:
+        return
+    reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):

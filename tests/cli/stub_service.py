@@ -31,7 +31,9 @@ def main(kind, names, port_file):
         with FakeCoordinator() as fake:
             publish(port_file, fake.address)
             while not stop.wait(0.02):  # a worker is ready once it has published its port
-                up = [n for n in names.split(",") if Path(port_file).with_name(f"{n}.port").exists()]
+                up = [
+                    n for n in names.split(",") if Path(port_file).with_name(f"{n}.port").exists()
+                ]
                 fake.status = replace(fake.status, workers=tuple(map(ready, up)))
     else:
         publish(port_file, "127.0.0.1:1")

@@ -201,9 +201,7 @@ def test_wait_until_ready_waits_for_the_coordinator_too(open_client, silent_list
         client.wait_until_ready(timeout=0.5)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"timeout": 0}, {"connect_timeout": -1}, {"max_retries": -1}]
-)
+@pytest.mark.parametrize("settings", [{"timeout": 0}, {"connect_timeout": -1}, {"max_retries": -1}])
 def test_settings_that_make_no_sense(settings):
     for client_class in (exspec.Client, exspec.AsyncClient):
         with pytest.raises(ValueError, match="must be"):

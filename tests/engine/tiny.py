@@ -50,6 +50,11 @@ def tiny_config(family: str, vocab_size: int = VOCAB_SIZE) -> PretrainedConfig:
         return Qwen3Config(**wide, **ids, num_key_value_heads=2, head_dim=8)
     if family == "glm4":
         return Glm4Config(**wide, **ids, num_key_value_heads=1, head_dim=8)
+    return _learned_position_config(family, ids)
+
+
+def _learned_position_config(family: str, ids: dict) -> PretrainedConfig:
+    """Families with an embedding per position."""
     if family == "gpt2":
         return GPT2Config(
             n_embd=32,

@@ -238,4 +238,3 @@ def test_an_unknown_worker_state_is_refused():
     message = registry_pb2.GetClusterStatusResponse(workers=[status])
     with pytest.raises(ProtocolError, match="state"):
         convert_cluster.status_from_message(message)
-

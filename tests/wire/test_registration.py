@@ -1,5 +1,6 @@
 """A worker joins, keeps its lease and leaves, against a coordinator that misbehaves."""
 
+# ruff: noqa: N802 - method names are the proto's
 from __future__ import annotations
 
 import asyncio

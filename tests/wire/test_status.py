@@ -55,9 +55,10 @@ async def _stream_failure(channel: grpc.aio.Channel) -> grpc.aio.AioRpcError:
     async def one():
         yield target_pb2.VerifyRequest(batch_id=7)
 
+    call = target_pb2_grpc.TargetServiceStub(channel).Verify(one())
+    assert (await call.read()).batch_id == 7
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        async for reply in target_pb2_grpc.TargetServiceStub(channel).Verify(one()):
-            assert reply.batch_id == 7
+        await call.read()
     return caught.value
 
 

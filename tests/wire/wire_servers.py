@@ -1,7 +1,9 @@
 """Servers on loopback for the tests of this folder."""
 
+# ruff: noqa: N802 - method names are the proto's
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
@@ -19,7 +21,8 @@ class RaisingServicer(target_pb2_grpc.TargetServiceServicer):
 
     def __init__(self, error: Callable[[], BaseException | None]) -> None:
         self._error = error
-        self.closed_streams = 0
+        self.closed = asyncio.Event()
+        """Set when a stream ended."""
 
     async def GetTokenizer(self, request, context):
         error = self._error()
@@ -35,7 +38,7 @@ class RaisingServicer(target_pb2_grpc.TargetServiceServicer):
                 if error is not None:
                     raise error
         finally:
-            self.closed_streams += 1
+            self.closed.set()
 
 
 @contextlib.asynccontextmanager

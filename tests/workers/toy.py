@@ -113,9 +113,7 @@ class ToyRunner:
         context = self._slots[row.slot][: row.start] + list(row.tokens)
         self._slots[row.slot] = context
         num_before = len(context) - row.num_choices
-        return tuple(
-            self._language(context[: num_before + i + 1]) for i in range(row.num_choices)
-        )
+        return tuple(self._language(context[: num_before + i + 1]) for i in range(row.num_choices))
 
     def _check(self, rows: list[RowInput]) -> None:
         if len({row.slot for row in rows}) != len(rows) or not rows:

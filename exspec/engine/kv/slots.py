@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from exspec.engine.kv.layout import MAX_BLOCK_TOKENS, PlacedRow, Placement, RowSpan
 from exspec.engine.kv.store import KvShape, KvStore
 
-MIN_SPLIT_WORK = 2048
-"""Query-column pairs of padding that cost about as much as one more attention call."""
+_CALL_COST = 8192
+"""Query-column pairs of padding that are still cheaper than one more attention call per layer."""
 
 
 class SlotsLayout:
@@ -37,8 +37,8 @@ class SlotsLayout:
 def group_by_size(rows: Sequence[RowSpan]) -> list[list[RowSpan]]:
     """Split rows into groups whose padding (queries to the most, columns to the longest) is small.
 
-    A prefill chunk stands alone. Other rows, in order of size, join the last group unless that
-    would more than double its work.
+    A prefill chunk stands alone. Other rows, in order of size, join the last group if the padding
+    costs less than a call of their own.
     """
     groups: list[list[RowSpan]] = []
     for row in sorted(rows, key=lambda row: (row.num_tokens, row.end, row.slot)):
@@ -52,7 +52,7 @@ def group_by_size(rows: Sequence[RowSpan]) -> list[list[RowSpan]]:
 def _is_worth_joining(group: Sequence[RowSpan], row: RowSpan) -> bool:
     """Whether one attention call over the group and the row beats two calls."""
     together = [*group, row]
-    return _work(together) <= _work(group) + _work([row]) + MIN_SPLIT_WORK * 4
+    return _work(together) <= _work(group) + _work([row]) + _CALL_COST
 
 
 def _work(group: Sequence[RowSpan]) -> int:

@@ -1,0 +1,47 @@
+"""Options that describe a local cluster, as `exspec up` and others take them. Types only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from exspec.core.params import MAX_SPECULATIVE_TOKENS
+
+TargetModel = Annotated[str, typer.Option(help="Target model: name, directory or GGUF file.")]
+DraftModel = Annotated[
+    str, typer.Option(help='Draft model; "ngram" for prompt look-up, "none" for no draft.')
+]
+NumTargets = Annotated[int, typer.Option(min=1, help="Number of target workers.")]
+NumDrafts = Annotated[int, typer.Option(min=0, help="Number of draft workers.")]
+Port = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 takes a free one.")
+]
+ClusterSpeculation = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=MAX_SPECULATIVE_TOKENS, help="Draft tokens per row and round. Default: 5."
+    ),
+]
+MaxNumSeqs = Annotated[
+    int, typer.Option(min=1, max=1024, help="Most rows a target verifies at once.")
+]
+MaxModelLen = Annotated[
+    int | None, typer.Option(min=2, help="Most tokens per sequence, prompt included.")
+]
+KvLayout = Annotated[
+    Literal["slots", "padded"], typer.Option(help="How workers lay out their KV cache.")
+]
+Dtype = Annotated[
+    Literal["auto", "float32", "float16", "bfloat16", "float64"],
+    typer.Option(help="Element type of weights and KV."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0, mps …")]
+NumThreads = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads per worker. Default: torch's choice.")
+]
+LogDir = Annotated[Path | None, typer.Option(help="Folder for the logs. Default: a temporary one.")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"], typer.Option(help="Of all processes.")
+]
