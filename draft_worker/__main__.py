@@ -80,7 +80,7 @@ class DraftRole:
         from exspec.engine.worker_model import load_worker_model
 
         _loaded, self._runner = load_worker_model(
-            settings, model=settings.model, num_slots=settings.max_num_seqs
+            settings, role=Role.DRAFT, model=settings.model, num_slots=settings.max_num_seqs
         )
         return ModelProposer(self._runner)
 

@@ -48,7 +48,7 @@ class TargetRole:
         assert self._servicer is not None
         settings = self._settings
         loaded, self._runner = load_worker_model(
-            settings, model=settings.model, num_slots=settings.max_num_seqs
+            settings, role=Role.TARGET, model=settings.model, num_slots=settings.max_num_seqs
         )
         verifier = Verifier(self._runner, monotonic, orphan_seconds=settings.orphan_seconds)
         self._servicer.open(verifier, loaded.tokenizer)

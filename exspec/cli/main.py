@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from exspec.cli.audit import app as audit_app
+from exspec.cli.bench import app as bench_app
 from exspec.cli.demo import demo
 from exspec.cli.doctor import doctor
 from exspec.cli.generate import generate
@@ -27,6 +29,8 @@ app.command()(status)
 app.command()(health)
 app.command()(doctor)
 app.command()(demo)
+app.add_typer(audit_app, name="audit")
+app.add_typer(bench_app, name="bench")
 app.command()(version)
 
 

@@ -135,15 +135,16 @@ def plan_detokenize(token_ids: Sequence[int], model: str) -> pb.DetokenizeReques
 
 
 def parse_prompt(prompt: PromptInput) -> Prompt:
-    """A prompt as a value; InvalidRequestError when it is empty or none of the three kinds."""
+    """A prompt as a value; InvalidRequestError when it is none of the three kinds.
+
+    An empty one is left to the coordinator, which refuses it without touching its batch.
+    """
     if isinstance(prompt, TextPrompt | TokenPrompt | ChatPrompt):
         return prompt
     if isinstance(prompt, str):
         return TextPrompt(prompt)
     items = _items(prompt)
-    if not items:
-        raise InvalidRequestError("prompt must not be empty", field="prompt")
-    if isinstance(items[0], ChatMessage | Mapping):
+    if items and isinstance(items[0], ChatMessage | Mapping):
         return ChatPrompt(tuple(_message(item) for item in items))
     return TokenPrompt(_ids(cast("Sequence[int]", items), "prompt"))
 

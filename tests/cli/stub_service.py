@@ -1,4 +1,4 @@
-"""Stands in for a service: `stub_service.py KIND NAMES PORT_FILE`. A coordinator is the SDK's fake."""
+"""Stands in for a service: `stub_service.py KIND NAMES PORT_FILE`; the coordinator is a fake."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ def main(kind, names, port_file):
         with FakeCoordinator() as fake:
             publish(port_file, fake.address)
             while not stop.wait(0.02):  # a worker is ready once it has published its port
-                up = [
-                    n for n in names.split(",") if Path(port_file).with_name(f"{n}.port").exists()
-                ]
+                up = [name for name in names.split(",") if has_published(port_file, name)]
                 fake.status = replace(fake.status, workers=tuple(map(ready, up)))
     else:
         publish(port_file, "127.0.0.1:1")
         stop.wait()
     sys.stderr.write("stopped\n")
     return 0
+
+
+def has_published(port_file, name):
+    return Path(port_file).with_name(f"{name}.port").exists()
 
 
 def publish(port_file, address):

@@ -27,6 +27,7 @@ TOTALS = Totals(
     round_seconds=2.0, draft_seconds=0.5, verify_seconds=1.2, align_seconds=0.1,
     worker_overhead_seconds=0.1,
 )  # fmt: skip
+HEAVY = {"torch", "transformers", "tokenizers", "numpy", "pydantic_settings"}
 FACTS = ModelFacts("m[1]", "Llama", 8, 8, "", 64, (), "float32", "cpu", 1, "")
 
 
@@ -83,7 +84,7 @@ def test_nothing_loads_torch(arguments):
         "from exspec.cli.main import app\n"
         f"try: app({arguments!r})\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'tokenizers', 'numpy', 'pydantic_settings'} & set(sys.modules)\n"
+        f"heavy = {HEAVY!r} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

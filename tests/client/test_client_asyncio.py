@@ -25,10 +25,12 @@ async def test_cancelling_a_task_cancels_its_generation(fake):
 async def test_cancelling_a_stream_is_not_cancelling_the_task(fake):
     fake.reply("x" * 500, delay_seconds=0.05)
     async with AsyncClient(fake.address) as client, client.stream("Hi") as stream:
+        events = aiter(stream)
+        while not isinstance(await anext(events), Delta):
+            pass
+        stream.cancel()
         with pytest.raises(RequestCancelledError):
-            async for event in stream:
-                if isinstance(event, Delta):
-                    stream.cancel()
+            await anext(events)
 
 
 async def test_generations_run_side_by_side(fake):

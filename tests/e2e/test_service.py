@@ -126,9 +126,7 @@ def test_bad_input_gets_a_typed_error_and_others_go_on(client, plain, arguments,
     with client.stream("undisturbed", max_tokens=24, ignore_eos=True) as running:
         with pytest.raises(error) as caught:
             client.generate(**arguments)
-        assert running.final().token_ids == plain(
-            client.tokenize("undisturbed").token_ids, 24, ()
-        )
+        assert running.final().token_ids == plain(client.tokenize("undisturbed").token_ids, 24, ())
     assert getattr(caught.value, "field", "") == field
 
 
