@@ -57,7 +57,9 @@ class ReferenceCache:
         if path is not None and path.exists():
             self._entries = _read(path)
 
-    def __len__(self) -> int:
+    @property
+    def num_references(self) -> int:
+        """How many it knows."""
         return len(self._entries)
 
     def get(self, key: ReferenceKey) -> tuple[int, ...] | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from exspec.bench.load import ignore_progress
 from exspec.core.errors import InvalidRequestError
@@ -25,10 +27,8 @@ COMMITTED_TOKENS = 2
 """Fed at the start of a round: the bonus token, and the last draft token if all were accepted."""
 MAX_REST_GROWTH = 0.10
 """How much a round may grow from shortest to longest context once its attention is taken out."""
+NUM_PREFILLED_ROUNDS = 5
 _PREFILL_CHUNK = 512
-_ATTENTION = "aten::scaled_dot_product_attention"
-_NUM_PROFILED_ROUNDS = 5
-_NUM_PREFILLED_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +52,68 @@ class DraftCostPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftCost:
-    """Medians at one context, in seconds per round.
+class ObservedRound:
+    """Seconds of one round, and of its attention calls alone."""
 
-    `attention_seconds` is the attention operator alone, seen by torch's profiler in rounds of their
-    own; `prefilled_seconds` a round that feeds the whole context first, as the paper's code does.
-    """
-
-    context: int
     round_seconds: float
     attention_seconds: float
-    prefilled_seconds: float
 
     @property
     def rest_seconds(self) -> float:
-        """A round without its attention."""
+        """The round without its attention."""
         return self.round_seconds - self.attention_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCost:
+    """What was seen at one context.
+
+    `round_seconds` are rounds nobody looked into; `observed` ones were timed inside, which costs
+    them a little; in `prefilled_seconds` the whole context is fed first, as the paper's code does.
+    """
+
+    context: int
+    round_seconds: tuple[float, ...]
+    observed: tuple[ObservedRound, ...]
+    prefilled_seconds: tuple[float, ...]
+
+    @property
+    def median_seconds(self) -> float:
+        """Of a round."""
+        return statistics.median(self.round_seconds)
+
+    @property
+    def fastest_seconds(self) -> float:
+        """Of a round: what it costs when nothing else wants the machine."""
+        return min(self.round_seconds)
+
+    @property
+    def attention_seconds(self) -> float:
+        """Of attention alone, in the fastest case."""
+        return min(one.attention_seconds for one in self.observed)
+
+    @property
+    def rest_seconds(self) -> float:
+        """Of all but attention, in the fastest case."""
+        return min(one.rest_seconds for one in self.observed)
 
     @property
     def attention_share(self) -> float:
-        """Attention's share of a round."""
-        return self.attention_seconds / self.round_seconds
+        """Attention's share of an observed round."""
+        return self.attention_seconds / (self.attention_seconds + self.rest_seconds)
+
+    @property
+    def prefill_ratio(self) -> float:
+        """How many times more a round costs that begins with a prefill."""
+        return min(self.prefilled_seconds) / self.fastest_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCosts:
-    """All contexts, and the same at a context too short to matter."""
+    """All contexts, shortest first, and the same at one too short to matter.
+
+    Growth is measured on the fastest rounds: others can only add to what a round costs.
+    """
 
     tiny: DraftCost
     costs: tuple[DraftCost, ...]
@@ -85,14 +121,12 @@ class DraftCosts:
     @property
     def rest_growth(self) -> float:
         """From the shortest context to the longest, attention taken out."""
-        by_context = sorted(self.costs, key=lambda cost: cost.context)
-        return by_context[-1].rest_seconds / by_context[0].rest_seconds - 1
+        return self.costs[-1].rest_seconds / self.costs[0].rest_seconds - 1
 
     @property
     def round_growth(self) -> float:
         """The same, attention included."""
-        by_context = sorted(self.costs, key=lambda cost: cost.context)
-        return by_context[-1].round_seconds / by_context[0].round_seconds - 1
+        return self.costs[-1].fastest_seconds / self.costs[0].fastest_seconds - 1
 
     @property
     def is_flat(self) -> bool:
@@ -107,23 +141,46 @@ def measure_draft_cost(
 
     Taking turns spreads what else the machine does evenly over the contexts.
     """
-    contexts = (TINY_CONTEXT, *plan.contexts)
+    contexts = (TINY_CONTEXT, *sorted(plan.contexts))
     rounds = _Rounds(plan, contexts)
     timed: list[list[float]] = [[] for _ in contexts]
-    for _ in range(plan.num_rounds):
-        for slot, seconds in enumerate(timed):
-            seconds.append(rounds.time_round(slot))
+    observed: list[list[ObservedRound]] = [[] for _ in contexts]
+    prefilled: list[list[float]] = [[] for _ in contexts]
+    for number in range(plan.num_rounds):
+        for slot in range(len(contexts)):
+            timed[slot].append(rounds.time_round(slot))
+            observed[slot].append(rounds.observe_round(slot))
+            if number < NUM_PREFILLED_ROUNDS:
+                prefilled[slot].append(rounds.time_prefilled_round(slot))
             on_done()
     costs = [
-        DraftCost(
-            context=context,
-            round_seconds=statistics.median(timed[slot]),
-            attention_seconds=rounds.attention_seconds(slot),
-            prefilled_seconds=rounds.prefilled_seconds(slot),
-        )
-        for slot, context in enumerate(contexts)
+        DraftCost(context, tuple(timed[i]), tuple(observed[i]), tuple(prefilled[i]))
+        for i, context in enumerate(contexts)
     ]
     return DraftCosts(costs[0], tuple(costs[1:]))
+
+
+class _AttentionTimer(TorchFunctionMode):
+    """Adds up the time spent in torch's attention function inside its `with` block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Every torch function that is called passes here."""
+        if func is not scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        started = monotonic()
+        result = func(*args, **(kwargs or {}))
+        self.seconds += monotonic() - started
+        return result
 
 
 class _Rounds:
@@ -157,25 +214,18 @@ class _Rounds:
         self._round(slot)
         return monotonic() - started
 
-    def attention_seconds(self, slot: int) -> float:
-        """Median seconds per round inside the attention operator."""
-        found: list[float] = []
-        for _ in range(_NUM_PROFILED_ROUNDS):
-            with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
-                self._round(slot)
-            events = {event.key: event for event in profiler.key_averages()}
-            found.append(events[_ATTENTION].cpu_time_total / 1e6 if _ATTENTION in events else 0.0)
-        return statistics.median(found)
+    def observe_round(self, slot: int) -> ObservedRound:
+        """One round, timed inside."""
+        with _AttentionTimer() as timer:
+            seconds = self.time_round(slot)
+        return ObservedRound(seconds, timer.seconds)
 
-    def prefilled_seconds(self, slot: int) -> float:
-        """Median seconds of a round that feeds its whole context first."""
-        found: list[float] = []
-        for _ in range(_NUM_PREFILLED_ROUNDS):
-            started = monotonic()
-            self._prefill(slot)
-            self._round(slot)
-            found.append(monotonic() - started)
-        return statistics.median(found)
+    def time_prefilled_round(self, slot: int) -> float:
+        """Seconds of a round that feeds its whole context first."""
+        started = monotonic()
+        self._prefill(slot)
+        self._round(slot)
+        return monotonic() - started
 
     def _prefill(self, slot: int) -> None:
         """All of the context but what a round feeds itself."""

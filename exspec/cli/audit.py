@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -85,7 +85,8 @@ def equality(
         str, typer.Option(help="What to load for the reference. Default: the name served.")
     ] = "",
     dtype: Annotated[
-        str, typer.Option(help="Of the reference: float32, float64, bfloat16 or float16.")
+        Literal["float32", "float64", "bfloat16", "float16"],
+        typer.Option(help="Of the reference; float64 uses no code of ours at all."),
     ] = "float32",
     num_speculative_tokens: Annotated[
         int | None, typer.Option(min=0, max=64, help="Draft tokens. Default: the cluster's.")

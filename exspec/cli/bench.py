@@ -157,7 +157,7 @@ def draft_cost(
         task = progress.add_task("rounds", total=num_rounds * (len(lengths) + 1))
         costs = measure_draft_cost(plan, lambda: progress.advance(task))
     console = report_console(json_to)
-    title = f"{model}, K = {num_speculative_tokens}, medians of {num_rounds} rounds"
+    title = f"drafting with {model}, K = {num_speculative_tokens}, {num_rounds} rounds per context"
     rows = report_draft.draft_cost_rows(costs)
     show_table(console, title, report_draft.DRAFT_COST_COLUMNS, rows)
     for line in report_draft.draft_cost_lines(costs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ class ClusterPlan:
             "--kv-layout": self.kv_layout,
             "--dtype": self.dtype,
             "--device": self.device,
-            "--num-threads": self.num_threads,
+            "--num-threads": self._threads(self.num_targets if is_target else self.num_drafts),
             **self._service_flags(port_file),
         }
         own_flags = self.target_flags if is_target else self.draft_flags
@@ -86,6 +87,12 @@ class ClusterPlan:
     def _draft_slots(self) -> int:
         """A draft worker may be home to the rows of several targets."""
         return self.max_num_seqs * math.ceil(self.num_targets / max(self.num_drafts, 1))
+
+    def _threads(self, num_workers: int) -> int | None:
+        """Workers of one role compute at the same time: share the cores out among them."""
+        if self.num_threads is not None or num_workers < 2:
+            return self.num_threads
+        return max(1, (os.cpu_count() or 1) // num_workers)
 
     def _service_flags(self, port_file: Path) -> dict[str, object]:
         return {

@@ -5,12 +5,15 @@ Exit codes: 0 it worked, 1 it did not, 2 what was asked for makes no sense.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, is_dataclass
 from enum import Enum
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
 
 import typer
@@ -20,6 +23,7 @@ from exspec.core.errors import CallerError, ExspecError
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 DEFAULT_PORT = 50050
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 
@@ -51,6 +55,20 @@ def tells_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
     return told
+
+
+@contextlib.contextmanager
+def exits_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the process as an exception does, so that what it started is stopped, too."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+        raise SystemExit(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:

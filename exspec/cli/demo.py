@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from exspec.cli.common import EXIT_FAILED, AsJson, open_console, print_json, tells_errors
+from exspec.cli.common import (
+    EXIT_FAILED,
+    AsJson,
+    exits_on_sigterm,
+    open_console,
+    print_json,
+    tells_errors,
+)
 from exspec.cli.options import ClusterSpeculation, DraftModel, KvLayout
 
 if TYPE_CHECKING:
@@ -42,7 +49,8 @@ def demo(
     )
     say = _ToStderr() if as_json else _ToStdout()
     cluster = LocalCluster(plan, on_progress=say.progress)
-    comparison = compare(cluster, max_tokens, say)
+    with exits_on_sigterm():
+        comparison = compare(cluster, max_tokens, say)
     if as_json:
         print_json(comparison.as_dict())
     else:

@@ -39,7 +39,10 @@ Dtype = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0, mps …")]
 NumThreads = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads per worker. Default: torch's choice.")
+    int | None,
+    typer.Option(
+        min=1, help="CPU threads per worker. Default: torch's choice, or a share of the cores."
+    ),
 ]
 LogDir = Annotated[Path | None, typer.Option(help="Folder for the logs. Default: a temporary one.")]
 LogLevel = Annotated[

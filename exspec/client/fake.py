@@ -34,7 +34,7 @@ from exspec.core.errors import ExspecError
 from exspec.core.generation import GenerationRequest
 from exspec.v1 import generation_pb2 as pb
 from exspec.v1 import generation_pb2_grpc, registry_pb2, registry_pb2_grpc
-from exspec.wire.channel import MAX_MESSAGE_BYTES
+from exspec.wire.channel import MAX_MESSAGE_BYTES, MIN_PING_INTERVAL_MS
 from exspec.wire.convert_cluster import status_to_message
 from exspec.wire.convert_generation import (
     batch_event_to_message,
@@ -49,6 +49,8 @@ from exspec.wire.status import to_status
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
 )
 
 

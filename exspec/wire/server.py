@@ -12,7 +12,7 @@ import ipaddress
 import logging
 import socket
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import grpc
@@ -177,17 +177,22 @@ def _guard_unary(
 
 def _guard_stream(
     inner: Callable[[Any, Context], Any], method: str
-) -> Callable[[Any, Context], AsyncIterator[Any]]:
-    async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: ANN401
+) -> Callable[[Any, Context], Awaitable[None]]:
+    """Writes the responses itself: a caller may leave while one is being sent.
+
+    The library would leave a generator that it was sending for to the garbage collector, and with
+    it all that its `finally` frees.
+    """
+
+    async def guarded(request: Any, context: Context) -> None:  # noqa: ANN401
         try:
             responses = inner(request, context)
             if inspect.iscoroutine(responses):
-                await responses  # the library's health servicer writes to the context itself
+                await responses  # the library's health servicer writes to the context, too
                 return
-            # A caller that leaves closes the handler now, not when the collector finds it.
             async with contextlib.aclosing(responses):
                 async for response in responses:
-                    yield response
+                    await context.write(response)
         except Exception as error:  # noqa: BLE001 - the edge of the process
             await _abort(context, error, method)
 

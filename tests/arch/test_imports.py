@@ -23,11 +23,30 @@ def _nothing_heavy(also: tuple[str, ...] = ()) -> str:
 
 
 def test_importing_the_library_loads_neither_torch_nor_servers():
-    _run(f"import exspec\n{_nothing_heavy(('grpc_reflection', 'grpc_health'))}")
+    _run(f"import exspec\n{_nothing_heavy(('grpc', 'grpc_health'))}")
 
 
 def test_the_client_loads_no_torch():
-    _run(f"from exspec import AsyncClient, Client\n{_nothing_heavy(('grpc_reflection',))}")
+    _run(f"from exspec import AsyncClient, Client\n{_nothing_heavy()}")
+
+
+def test_the_plain_install_is_enough_for_the_sdk_and_a_server_of_its_users_tests():
+    _run(
+        "import sys\n"
+        "missing = 'grpc_reflection tokenizers jinja2 torch transformers numpy gguf accelerate'\n"
+        "sys.modules.update(dict.fromkeys(missing.split()))\n"
+        "import exspec.client\n"
+        "from exspec import AsyncClient, Client\n"
+        "from exspec.cli.main import app\n"
+        "import asyncio\n"
+        "from exspec.wire.server import RpcServer\n"
+        "async def serve():\n"
+        "    server = RpcServer(['a.b.C'])\n"
+        "    server.bind('127.0.0.1', 0, allow_insecure=False)\n"
+        "    await server.start()\n"
+        "    await server.stop(0)\n"
+        "asyncio.run(serve())\n"
+    )
 
 
 def test_help_of_the_command_line_loads_no_torch():

@@ -148,7 +148,18 @@ def test_commands_of_the_services(tmp_path):
     draft = " ".join(plan.worker_command(Role.DRAFT, "d", "h:1", tmp_path / "d.port"))
     assert "-m draft_worker --model small" in draft
     assert "--max-num-seqs 8" in draft  # two targets may share it
-    assert "--num-threads" not in draft
+
+
+def test_workers_of_one_role_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+
+    def command(role, **options):
+        plan = ClusterPlan(num_targets=3, num_drafts=1, **options)
+        return " ".join(plan.worker_command(role, "w", "h:1", tmp_path / "w.port"))
+
+    assert "--num-threads 2" in command(Role.TARGET)
+    assert "--num-threads" not in command(Role.DRAFT)
+    assert "--num-threads 5" in command(Role.TARGET, num_threads=5)
 
 
 def test_plans_that_make_no_sense():

@@ -86,6 +86,7 @@ class ToyRunner:
         """Cleared by tests to hold passes up."""
         self.gate.set()
         self.on_pass: Callable[[], None] = lambda: None
+        self.on_release: Callable[[], None] = lambda: None
         self._language = language
         self._slots: list[list[int]] = [[] for _ in range(num_slots)]
 
@@ -103,11 +104,18 @@ class ToyRunner:
             raise self.failures.pop(0)
         self._check(rows)
         self.passes.append(list(rows))
-        return PassOutput(tuple(self._row(row) for row in rows), 0.0, 0.001, 0)
+        return PassOutput(
+            choices=tuple(self._row(row) for row in rows),
+            align_seconds=0.0,
+            forward_seconds=0.001,
+            num_moved_rows=0,
+            num_moved_bytes=0,
+        )
 
     def release(self, slot: int) -> None:
         """The slot's memory is as good as empty."""
         self._slots[slot] = []
+        self.on_release()
 
     def _row(self, row: RowInput) -> tuple[int, ...]:
         context = self._slots[row.slot][: row.start] + list(row.tokens)

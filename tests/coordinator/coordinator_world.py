@@ -1,0 +1,365 @@
+"""A whole cluster in one event loop: the real coordinator and the real worker services over
+loopback gRPC, with toy models behind them."""
+
+# ruff: noqa: N802 - method names are the proto's
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TextIO
+
+import grpc.aio
+from bell import Bell
+from toy import ToyRunner, continuation, draft_language, facts, target_language
+
+from coordinator.parts import SERVICE_NAMES, Parts, build
+from coordinator.settings import CoordinatorSettings
+from draft_worker.drafter import Drafter
+from draft_worker.model_proposer import ModelProposer
+from draft_worker.servicer import DraftServicer
+from exspec.core.cluster import WorkerInfo, WorkerState
+from exspec.core.errors import ExspecError
+from exspec.core.generation import Completed, Delta, GenerationRequest, Started, TokenPrompt
+from exspec.core.ids import Role, WorkerId
+from exspec.core.models import ModelFacts, TokenizerAssets
+from exspec.core.params import SamplingParams, SpeculationParams
+from exspec.runtime.clock import monotonic
+from exspec.runtime.worker_thread import WorkerThread
+from exspec.v1 import draft_pb2_grpc, generation_pb2_grpc, registry_pb2_grpc, target_pb2_grpc
+from exspec.wire import convert_generation as convert
+from exspec.wire.channel import open_aio_channel
+from exspec.wire.convert_cluster import worker_to_message
+from exspec.wire.registration import Registration
+from exspec.wire.server import RpcServer
+from exspec.wire.status import from_call
+from target_worker.servicer import TargetServicer
+from target_worker.verifier import Verifier
+
+Tamper = Callable[[Any], Any]
+NO_TOKENIZER = TokenizerAssets("")
+
+
+@dataclass
+class Answer:
+    """What a client saw of one request, up to its end or error."""
+
+    started: Started | None = None
+    deltas: list[Delta] = field(default_factory=list)
+    completed: Completed | None = None
+    error: ExspecError | None = None
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(token for delta in self.deltas for token in delta.token_ids)
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas)
+
+
+class _Target(TargetServicer):
+    tamper: Tamper
+
+    async def Verify(self, request_iterator, context):
+        async with contextlib.aclosing(super().Verify(request_iterator, context)) as replies:
+            async for reply in replies:
+                yield self.tamper(reply)
+
+
+class _Draft(DraftServicer):
+    tamper: Tamper
+
+    async def Draft(self, request_iterator, context):
+        async with contextlib.aclosing(super().Draft(request_iterator, context)) as replies:
+            async for reply in replies:
+                yield self.tamper(reply)
+
+
+class FakeWorker:
+    """A worker process in miniature. `runner` is its model, `tamper` falsifies its replies."""
+
+    def __init__(self, role: Role, name: str, runner: ToyRunner, bell: Bell) -> None:
+        self.role = role
+        self.name = name
+        self.runner = runner
+        self.incarnation = f"{name}-1"
+        self.model = facts(max_length=runner.capacity, vocab_size=runner.facts.vocab_size)
+        self.num_slots = runner.num_slots
+        self.tokenizer = NO_TOKENIZER
+        self._thread = WorkerThread(name)
+        self._bell = bell
+        if role is Role.TARGET:
+            self.sessions: Verifier | Drafter = Verifier(runner, monotonic, orphan_seconds=600)
+        else:
+            self.sessions = Drafter(ModelProposer(runner), monotonic, orphan_seconds=600)
+        runner.on_release = bell.ring
+        self._server: RpcServer | None = None
+        self.address = ""
+        self.tamper: Tamper = lambda reply: reply
+        self._keeping: asyncio.Task[None] | None = None
+        self.registration: Registration | None = None
+
+    @property
+    def info(self) -> WorkerInfo:
+        return WorkerInfo(
+            WorkerId(self.name),
+            self.incarnation,
+            self.role,
+            self.address,
+            self.num_slots,
+            self.model,
+        )
+
+    async def listen(self, port: int = 0) -> None:
+        """Serve, on the port it had before if told so."""
+        server = RpcServer(["exspec.v1.TargetService", "exspec.v1.DraftService"])
+        self.address = server.bind("127.0.0.1", port, allow_insecure=False)
+        if self.role is Role.TARGET:
+            target = _Target(self._thread, monotonic)
+            target.tamper = self._falsify
+            target.open(self.sessions, self.tokenizer)  # type: ignore[arg-type]
+            target_pb2_grpc.add_TargetServiceServicer_to_server(target, server.grpc_server)
+        else:
+            draft = _Draft(self._thread, monotonic)
+            draft.tamper = self._falsify
+            draft.open(self.sessions)  # type: ignore[arg-type]
+            draft_pb2_grpc.add_DraftServiceServicer_to_server(draft, server.grpc_server)
+        await server.start()
+        self._server = server
+
+    def register(self, coordinator: str) -> asyncio.Task[None]:
+        """Keep it registered; the task ends if it is refused."""
+        self.registration = Registration(coordinator, self.info)
+        self._keeping = asyncio.create_task(self.registration.keep())
+        return self._keeping
+
+    async def break_stream(self) -> None:
+        """All its connections break; it stays registered and comes back on the same port."""
+        assert self._server is not None
+        await self._server.stop(0)
+        await self.listen(int(self.address.rpartition(":")[2]))
+
+    async def hush(self) -> None:
+        """No more heartbeats; the stream stays."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+
+    async def kill(self) -> None:
+        """As kill -9: no drain, connections reset."""
+        await self.hush()
+        if self._server is not None:
+            await self._server.stop(0)
+        self.runner.gate.set()
+        self._thread.close()
+        if self.registration is not None:
+            await self.registration._channel.close()
+
+    async def leave(self) -> None:
+        """As SIGTERM: drain, then stop."""
+        await self.hush()
+        assert self.registration is not None
+        await self.registration.leave()
+        await self.kill()
+
+    def _falsify(self, reply: Any) -> Any:
+        self._bell.ring()
+        return self.tamper(reply)
+
+
+class World:
+    """The coordinator, the workers started so far, and a client."""
+
+    def __init__(self, parts: Parts, address: str, channel: grpc.aio.Channel, bell: Bell) -> None:
+        self.parts = parts
+        self.address = address
+        self.bell = bell
+        self.stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        self.registry = registry_pb2_grpc.RegistryServiceStub(channel)
+        self.admin = registry_pb2_grpc.AdminServiceStub(channel)
+        self.workers: list[FakeWorker] = []
+
+    # Workers
+
+    async def target(self, name: str = "target", **changes: Any) -> FakeWorker:
+        """A target that has joined."""
+        worker = self.new(Role.TARGET, name, **changes)
+        await self.start(worker)
+        await self.until_state(worker, WorkerState.READY)
+        return worker
+
+    async def draft(self, name: str = "draft", **changes: Any) -> FakeWorker:
+        """A draft worker that has joined."""
+        worker = self.new(Role.DRAFT, name, **changes)
+        await self.start(worker)
+        await self.until_state(worker, WorkerState.READY)
+        return worker
+
+    def new(
+        self,
+        role: Role,
+        name: str,
+        *,
+        language: Callable[[Sequence[int]], int] | None = None,
+        num_slots: int = 8,
+        capacity: int = 256,
+        model: ModelFacts | None = None,
+        tokenizer: TokenizerAssets = NO_TOKENIZER,
+    ) -> FakeWorker:
+        """A worker that was not started."""
+        default = target_language if role is Role.TARGET else draft_language
+        runner = ToyRunner(language or default, num_slots=num_slots, capacity=capacity)
+        worker = FakeWorker(role, name, runner, self.bell)
+        worker.model = model or worker.model
+        worker.tokenizer = tokenizer
+        self.workers.append(worker)
+        return worker
+
+    async def start(self, worker: FakeWorker) -> asyncio.Task[None]:
+        """Listen and register."""
+        await worker.listen()
+        return worker.register(self.address)
+
+    async def register(self, worker: FakeWorker) -> None:
+        """Register once, without heartbeats."""
+        from exspec.v1 import registry_pb2
+
+        request = registry_pb2.RegisterRequest(worker=worker_to_message(worker.info))
+        try:
+            await self.registry.Register(request)
+        except grpc.aio.AioRpcError as error:
+            raise from_call(error) from error
+
+    def state(self, worker: FakeWorker) -> WorkerState | None:
+        """As status shows it."""
+        for status in self.parts.view.status().workers:
+            if status.worker.incarnation == worker.incarnation:
+                return status.state
+        return None
+
+    def reason(self, worker: FakeWorker) -> str:
+        """As status shows it."""
+        for status in self.parts.view.status().workers:
+            if status.worker.incarnation == worker.incarnation:
+                return status.reason
+        return ""
+
+    async def until_state(self, worker: FakeWorker, state: WorkerState) -> None:
+        """Wait for it."""
+        await self.bell.until(lambda: self.state(worker) is state)
+
+    async def forget(self, worker: FakeWorker) -> None:
+        """Kill it, and leave it out of the final accounts."""
+        self.workers.remove(worker)
+        await worker.kill()
+
+    # Requests
+
+    async def generate(
+        self, prompt: Sequence[int] = (11, 0, 2), max_tokens: int = 20, k: int | None = None
+    ) -> Answer:
+        """One request, to its end."""
+        return await self.ask(request(prompt, max_tokens, k))
+
+    async def ask(
+        self, asked: GenerationRequest, on_event: Callable[[], None] = lambda: None
+    ) -> Answer:
+        """One request, to its end; errors are part of the answer."""
+        answer = Answer()
+        call = self.stub.Generate(convert.request_to_message(asked))
+        try:
+            async for message in call:
+                event = convert.event_from_message(message)
+                if isinstance(event, Started):
+                    answer.started = event
+                elif isinstance(event, Delta):
+                    answer.deltas.append(event)
+                else:
+                    answer.completed = event
+                on_event()
+        except grpc.aio.AioRpcError as error:
+            answer.error = from_call(error)
+        finally:
+            call.cancel()  # the library leaves a call to the collector if it is not sent yet
+        return answer
+
+    # The end
+
+    async def settle(self) -> None:
+        """Nothing may be left of any request, on the coordinator or on a worker that lives."""
+        await self.bell.until(self._is_clean)
+        for worker in self.workers:
+            assert worker.runner.violations == []
+
+    def _is_clean(self) -> bool:
+        driver = self.parts.driver
+        return (
+            not len(driver.ledger)
+            and not driver.scheduler.state.rows
+            and not driver._in_flight
+            and not any(worker.sessions.num_sequences for worker in self.workers)
+        )
+
+
+def request(
+    prompt: Sequence[int] = (11, 0, 2), max_tokens: int = 20, k: int | None = None, **sampling: Any
+) -> GenerationRequest:
+    """A request for token ids."""
+    return GenerationRequest(
+        TokenPrompt(tuple(prompt)),
+        SamplingParams(max_tokens=max_tokens, **sampling),
+        SpeculationParams(k),
+    )
+
+
+def check(answer: Answer, prompt: Sequence[int] = (11, 0, 2), max_tokens: int = 20) -> None:
+    """It ended well, with what plain decoding gives."""
+    assert answer.error is None
+    assert answer.tokens == continuation(prompt, max_tokens)
+    assert answer.completed is not None
+    assert answer.completed.usage.num_generated_tokens == max_tokens
+    assert answer.completed.usage.num_prompt_tokens == len(prompt)
+
+
+@contextlib.asynccontextmanager
+async def world(trace: TextIO | None = None, **settings: Any) -> AsyncIterator[World]:
+    """A coordinator; at the end everything is checked to be released, then stopped."""
+    bell = Bell()
+    values = {"lease_seconds": 30.0, "unavailable_seconds": 5.0, "num_speculative_tokens": 4}
+    made = CoordinatorSettings(_cli_parse_args=[], **(values | settings))  # type: ignore[call-arg]
+    server = RpcServer(SERVICE_NAMES)
+    address = server.bind("127.0.0.1", 0, allow_insecure=False)
+    parts = build(made, monotonic, trace)
+    parts.add_to(server.grpc_server)
+    on_change = parts.pool._on_change
+    parts.pool._on_change = lambda: (on_change(), bell.ring())  # type: ignore[func-returns-value]
+    handle = parts.driver._handle
+    parts.driver._handle = lambda event: (handle(event), bell.ring())  # type: ignore[method-assign]
+    register = parts.pool.register
+    parts.pool.register = lambda info: (register(info), bell.ring())  # type: ignore[method-assign]
+    await server.start()
+    running = asyncio.create_task(parts.service.run())
+    async with open_aio_channel(address) as channel:
+        made_world = World(parts, address, channel, bell)
+        try:
+            yield made_world
+            await made_world.settle()
+        finally:
+            for worker in made_world.workers:
+                await worker.kill()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await server.stop(0)
+            await parts.pool.close()
+
+
+def renamed(worker: FakeWorker, incarnation: str) -> None:
+    """As if its process had been started again."""
+    worker.incarnation = incarnation
+
+
+def other_facts(**changes: Any) -> ModelFacts:
+    """The toy's facts with changes."""
+    return replace(facts(), **changes)

@@ -1,0 +1,67 @@
+"""What a worker may hold, whatever became of the messages; and connections that leave nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+from coordinator_world import check, world
+
+from coordinator.links import Holdings
+from exspec.core.ids import SequenceId
+
+A, B, C = SequenceId("a"), SequenceId("b"), SequenceId("c")
+
+
+def test_what_was_sent_may_be_held_until_its_release_is_answered():
+    holdings = Holdings()
+    holdings.note_sent([A, B])
+    holdings.note_sent([A, C])
+    release = holdings.begin_release((A, B))
+    assert set(holdings.names) == {A, B, C}
+    holdings.note_released(release)
+    assert holdings.names == (C,)
+
+
+def test_what_was_sent_again_after_its_release_is_held():
+    holdings = Holdings()
+    holdings.note_sent([A])
+    release = holdings.begin_release((A,))
+    holdings.note_sent([A])
+    holdings.note_released(release)
+    assert holdings.names == (A,)
+
+
+def test_a_release_that_was_never_answered_is_repeated_with_the_next_connection():
+    holdings = Holdings()
+    holdings.note_sent([A])
+    holdings.begin_release((A,))
+    holdings.forget_unanswered()
+    handshake = holdings.begin_release(holdings.names)
+    holdings.note_released(handshake)
+    assert holdings.names == ()
+
+
+def test_every_release_has_an_id_of_its_own():
+    holdings = Holdings()
+    assert len({holdings.begin_release(()) for _ in range(5)}) == 5
+
+
+async def test_connections_that_break_leave_no_tasks_behind():
+    async with world() as made:
+        target = await made.target()
+        draft = await made.draft()
+
+        async def settled_tasks() -> int:
+            check(await made.generate())
+            await made.settle()
+            gc.collect()
+            await asyncio.sleep(0.05)
+            return len(asyncio.all_tasks())
+
+        before = await settled_tasks()
+        for worker in (target, draft) * 3:
+            await worker.break_stream()
+            await made.bell.until(lambda: made.parts.pool.has_target)
+        await made.bell.until(lambda: len(made.parts.driver.scheduler.state.workers) == 2)
+        assert await settled_tasks() <= before + 1
