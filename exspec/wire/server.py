@@ -34,6 +34,8 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+    # A starved server reads queued pings together; closing the connection for it helps nobody.
+    ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     # Calls of a caller that vanished without a word end, and free what they hold.
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),

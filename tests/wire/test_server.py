@@ -15,7 +15,13 @@ from exspec.core.errors import InvalidRequestError, UnavailableError
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.health import probe
 from exspec.wire.process import write_port_file
-from exspec.wire.server import RpcServer, is_loopback, join_address, reachable_address
+from exspec.wire.server import (
+    RpcServer,
+    _guard_stream,
+    is_loopback,
+    join_address,
+    reachable_address,
+)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -116,6 +122,31 @@ async def test_a_caller_that_leaves_closes_the_stream():
         assert not servicer.closed.is_set()
         call.cancel()
         await asyncio.wait_for(servicer.closed.wait(), 5)
+
+
+async def test_a_caller_that_leaves_while_it_is_sent_something_closes_the_handler():
+    """Not the collector: what a `finally` of the handler frees would wait for it."""
+    closed = []
+
+    class Gone:
+        async def write(self, response):
+            raise asyncio.CancelledError
+
+    async def handler(request, context):
+        try:
+            yield "response"
+        finally:
+            closed.append(request)
+
+    kept: list[object] = []
+
+    def keep(request, context):
+        kept.append(handler(request, context))
+        return kept[-1]
+
+    with pytest.raises(asyncio.CancelledError):
+        await _guard_stream(keep, "/a/b")("request", Gone())
+    assert closed == ["request"]
 
 
 async def test_messages_may_be_megabytes():
