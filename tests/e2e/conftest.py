@@ -1,4 +1,4 @@
-"""Real processes on tiny models. Each cluster is started once and shared by the tests of a module."""
+"""Real processes on tiny models; a cluster is started once and shared by the tests of a module."""
 
 from __future__ import annotations
 
