@@ -20,7 +20,7 @@ from exspec.core.models import TokenizerAssets
 class _Tokenizer(Protocol):
     """What of `tokenizers.Tokenizer` is used."""
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> Any: ...  # noqa: ANN401
+    def encode_batch_fast(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[Any]: ...
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
 
@@ -70,7 +70,10 @@ class TextCodec:
         return TextStream(self._tokenizer)
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        encoding = self._require_tokenizer().encode(text, add_special_tokens=add_special_tokens)
+        # Unlike `encode`, the batch call lets other threads run meanwhile.
+        (encoding,) = self._require_tokenizer().encode_batch_fast(
+            [text], add_special_tokens=add_special_tokens
+        )
         token_ids = tuple(cast("list[int]", encoding.ids))
         if not token_ids:
             raise InvalidRequestError("prompt has no tokens", field="prompt")

@@ -40,13 +40,17 @@ class ProposalRow:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """One list per row. The last proposed token of a row was not fed; `num_fed` counts the rest."""
+    """One list per row. The last proposed token of a row was not fed; `num_fed` counts the rest.
+
+    Of `failed_rows` not even the committed tokens could be fed.
+    """
 
     tokens: tuple[tuple[int, ...], ...]
     num_fed: tuple[int, ...]
     align_seconds: float = 0.0
     forward_seconds: float = 0.0
     num_moved_rows: int = 0
+    failed_rows: frozenset[int] = frozenset()
 
 
 class Proposer(Protocol):
@@ -135,12 +139,17 @@ class Drafter:
 
     def _answer(self, entry: DraftEntry, proposals: Proposals | None, index: int) -> DraftResult:
         if proposals is None:
-            self._forget(entry.key.sequence_id)
-            return DraftResult(entry.key, EntryStatus.FAILED, 0, detail="the pass failed")
+            return self._failed(entry, "the pass failed")
+        if index in proposals.failed_rows:
+            return self._failed(entry, "the draft's logits are not finite")
         tokens = proposals.tokens[index]
         result = DraftResult(entry.key, EntryStatus.OK, entry.end, tokens)
         self._sessions.record(entry.key, tokens[: proposals.num_fed[index]], result)
         return result
+
+    def _failed(self, entry: DraftEntry, detail: str) -> DraftResult:
+        self._forget(entry.key.sequence_id)
+        return DraftResult(entry.key, EntryStatus.FAILED, 0, detail=detail)
 
     def _forget(self, sequence_id: SequenceId) -> None:
         slot = self._sessions.forget(sequence_id)

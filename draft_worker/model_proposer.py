@@ -36,15 +36,24 @@ class ModelProposer:
         self._runner.release(slot)
 
     def propose(self, rows: list[ProposalRow]) -> Proposals:
-        """The first pass feeds what the rows lack; every later one feeds the token before."""
+        """The first pass feeds what the rows lack; every later one feeds the token before.
+
+        A row ends early at a token the model gives no finite numbers for.
+        """
         drafted: list[list[int]] = [[] for _ in rows]
         align_seconds = forward_seconds = 0.0
         num_moved_rows = 0
         for step in range(max(row.num_draft_tokens for row in rows)):
-            active = [i for i, row in enumerate(rows) if row.num_draft_tokens > step]
+            active = [
+                i
+                for i, row in enumerate(rows)
+                if row.num_draft_tokens > step and len(drafted[i]) == step
+            ]
+            if not active:
+                break
             output = self._runner.forward([_row_input(rows[i], drafted[i]) for i in active])
             for i, choices in zip(active, output.choices, strict=True):
-                drafted[i].append(choices[0])
+                drafted[i] += choices
             align_seconds += output.align_seconds
             forward_seconds += output.forward_seconds
             num_moved_rows += output.num_moved_rows
@@ -54,6 +63,9 @@ class ModelProposer:
             align_seconds=align_seconds,
             forward_seconds=forward_seconds,
             num_moved_rows=num_moved_rows,
+            failed_rows=frozenset(
+                i for i, row in enumerate(rows) if row.num_draft_tokens and not drafted[i]
+            ),
         )
 
 

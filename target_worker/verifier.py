@@ -80,7 +80,12 @@ class Verifier:
                 results[entry.key.sequence_id] = answer
         output = self._run(rows)
         for index, row in enumerate(rows):
-            result = self._failed(row) if output is None else self._decide(row, output, index)
+            if output is None:
+                result = self._failed(row, "the pass failed")
+            elif index in output.failed_rows:
+                result = self._failed(row, "the model's logits are not finite")
+            else:
+                result = self._decide(row, output.choices[index])
             results[row.entry.key.sequence_id] = result
         ordered = tuple(results[entry.key.sequence_id] for entry in batch.entries)
         return VerifyReply(batch.batch_id, ordered, self._timings(arrived, started, rows, output))
@@ -136,13 +141,14 @@ class Verifier:
             logger.exception("verify.pass_failed rows=%d", len(rows))
             return None
 
-    def _decide(self, row: _Row, output: PassOutput, index: int) -> VerifyResult:
+    def _decide(self, row: _Row, choices: tuple[int, ...]) -> VerifyResult:
+        """Accept and record. Draft tokens the model gave no finite numbers for count as wrong."""
         entry = row.entry
         if entry.is_prefill:
             result = VerifyResult(entry.key, EntryStatus.OK, entry.end)
             self._sessions.record(entry.key, (), result)
             return result
-        acceptance = accept(row.draft_tokens, output.choices[index])
+        acceptance = accept(row.draft_tokens[: len(choices) - 1], choices)
         accepted = row.draft_tokens[: acceptance.num_accepted]
         result = VerifyResult(
             entry.key,
@@ -154,9 +160,9 @@ class Verifier:
         self._sessions.record(entry.key, accepted, result)
         return result
 
-    def _failed(self, row: _Row) -> VerifyResult:
+    def _failed(self, row: _Row, detail: str) -> VerifyResult:
         self._forget(row.entry.key.sequence_id)
-        return VerifyResult(row.entry.key, EntryStatus.FAILED, 0, detail="the pass failed")
+        return VerifyResult(row.entry.key, EntryStatus.FAILED, 0, detail=detail)
 
     def _forget(self, sequence_id: SequenceId) -> None:
         slot = self._sessions.forget(sequence_id)

@@ -16,6 +16,9 @@ from transformers import PreTrainedModel
 from exspec.core.errors import InvalidRequestError, UnsupportedModelError
 from exspec.engine.packing import PackedLinear, can_pack
 
+NOT_FINITE = -1
+"""In place of a choice, in tensors only: a mark that travels to the host with the choices."""
+
 
 class Head(Protocol):
     """Runs the model and chooses."""
@@ -23,6 +26,7 @@ class Head(Protocol):
     def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
         """Greedy choices `[M]` after the flat places `wanted` `[M]`; the lowest id wins a tie.
 
+        `NOT_FINITE` where the largest logit is not a finite number.
         `inputs` are what the model's forward takes, one flat row of tokens.
         """
         ...
@@ -66,14 +70,17 @@ class CutHead:
     def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
         """See `Head`."""
         hidden = self._body(**inputs).last_hidden_state[0, wanted]
-        return self._ids[_first_largest(self._head(hidden))]
+        places = _first_largest(self._head(hidden))
+        return torch.where(places == NOT_FINITE, places, self._ids[places])
 
 
 def _first_largest(logits: torch.Tensor) -> torch.Tensor:
-    """Indices `[M]` of the largest of `[M, vocab_size]`, the first of equals."""
+    """Indices `[M]` of the largest of `[M, vocab_size]`, the first of equals, or `NOT_FINITE`."""
     if not logits.shape[0]:
         return torch.empty(0, dtype=torch.long, device=logits.device)
-    return logits.argmax(dim=-1)
+    places = logits.argmax(dim=-1, keepdim=True)  # NaN counts as the largest
+    is_finite = logits.gather(-1, places).isfinite()
+    return places.masked_fill(~is_finite, NOT_FINITE)[:, 0]
 
 
 def _rows_of(head: nn.Linear | PackedLinear, rows: torch.Tensor) -> nn.Module:

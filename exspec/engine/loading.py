@@ -1,11 +1,15 @@
 """Loads a model for serving: settings in, a model with its facts and tokenizer assets out.
 
-Also the one place that decides dtype, device and stop tokens. Running the model is
+Also the one place that decides dtype and device. Running the model is
 `exspec.engine.model_runner`.
 """
 
 from __future__ import annotations
 
+import logging
+import pickle
+import re
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,14 +23,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.utils import logging as hf_logging
 
 from exspec.core.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
-from exspec.core.models import ModelFacts, TokenizerAssets
-from exspec.engine.fingerprint import fingerprint_of
+from exspec.engine.facts import facts_of
 from exspec.engine.gguf_reading import reading_once
-from exspec.engine.kv.hf_adapter import AttentionShape, probe_attention
+from exspec.engine.loaded import LoadedModel
 from exspec.engine.packing import pack_linears
+from exspec.engine.probe import probe_attention
+from exspec.engine.self_test import check_computation
 from exspec.engine.sources import ModelSource, find_source, read_draft_vocabulary
-from exspec.engine.support import check_config, max_length_of
+from exspec.engine.support import check_config
 from exspec.engine.tokenizer_assets import NO_TOKENIZER, TokenizerReading, read_tokenizer
+
+_log = logging.getLogger(__name__)
 
 _DTYPES = {
     "float32": torch.float32,
@@ -36,16 +43,23 @@ _DTYPES = {
 }
 
 
+_LAYER_NAME = re.compile(r"\b(?:layers|h|blocks)\.(\d+)\.")
+
 _UNLOADABLE = (
     ArithmeticError,
+    AssertionError,
     AttributeError,
+    EOFError,
     ImportError,
     LookupError,
+    MemoryError,
     RuntimeError,
     SafetensorError,
     StrictDataclassError,
     TypeError,
     ValueError,
+    pickle.UnpicklingError,
+    struct.error,
 )
 """What transformers raises for files it cannot make a model of."""
 
@@ -72,21 +86,6 @@ class ModelSettings:
     max_model_len: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model ready to run, what is known of it, and its tokenizer as data.
-
-    `draft_vocabulary` holds the token ids worth drafting over, if the model came with a list.
-    On a CPU in float32 the model's linear layers are packed (`exspec.engine.packing`).
-    """
-
-    model: PreTrainedModel
-    facts: ModelFacts
-    tokenizer: TokenizerAssets
-    attention: AttentionShape
-    draft_vocabulary: tuple[int, ...] = ()
-
-
 def load_model(settings: ModelSettings) -> LoadedModel:
     """Load weights and tokenizer.
 
@@ -106,7 +105,8 @@ def load_model(settings: ModelSettings) -> LoadedModel:
         check_config(config)
         reading = read_tokenizer(source, "trusted" if settings.trust_remote_code else "untrusted")
         model = _load_weights(source, settings, config, dtype)
-    model.to(device)  # pyright: ignore[reportArgumentType]  # a wrapper hides Module.to's types
+    with _as_our_errors(settings.model):
+        model.to(device)  # pyright: ignore[reportArgumentType]  # a wrapper hides its types
     loaded = wrap_model(model, settings, reading)
     return replace(loaded, draft_vocabulary=read_draft_vocabulary(source))
 
@@ -122,22 +122,18 @@ def wrap_model(
     """
     model.eval().requires_grad_(requires_grad=False)
     check_config(model.config)
+    _compute_experts_plainly(model)
     attention = probe_attention(model)
-    facts = ModelFacts(
-        name=settings.served_name or settings.model,
-        architecture=type(model).__name__,
-        vocab_size=_vocab_size(model),
-        tokenizer_size=reading.size,
-        tokenizer_sha256=reading.sha256,
-        max_length=_max_length(settings, model.config),
-        stop_token_ids=_stop_token_ids(model, reading),
-        dtype=str(model.dtype).removeprefix("torch."),
-        device=str(model.device),
-        num_parameters=sum(weights.numel() for weights in model.parameters()),
-        fingerprint=fingerprint_of(model),
-    )
+    facts = facts_of(model, settings.served_name or settings.model, settings.max_model_len, reading)
     pack_linears(model)
+    check_computation(model, attention, facts.max_length)
     return LoadedModel(model, facts, reading.assets, attention)
+
+
+def _compute_experts_plainly(model: PreTrainedModel) -> None:
+    """The fast kernels for mixtures of experts do not know float64."""
+    if model.dtype == torch.float64 and model._can_set_experts_implementation():  # noqa: SLF001
+        model.set_experts_implementation("eager")
 
 
 def _load_config(source: ModelSource, settings: ModelSettings) -> PretrainedConfig:
@@ -171,7 +167,22 @@ def _load_weights(
         raise UnsupportedModelError(
             f"model {settings.model} lacks {len(missing)} weights, {missing[0]} for one"
         )
+    _check_unexpected(sorted(report["unexpected_keys"]), settings.model, model.config)
     return model
+
+
+def _check_unexpected(names: list[str], model: str, config: PretrainedConfig) -> None:
+    """Weights nobody asked for: whole layers mean that the configuration is wrong."""
+    if not names:
+        return
+    num_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    for name in names:
+        layer = _LAYER_NAME.search(name)
+        if layer and num_layers is not None and int(layer[1]) >= num_layers:
+            raise UnsupportedModelError(
+                f"model {model} has more layers than the {num_layers} of its configuration: {name}"
+            )
+    _log.warning("weights_unused model=%s number=%d names=%s", model, len(names), names[:4])
 
 
 def _gguf(source: ModelSource) -> dict[str, Any]:
@@ -221,9 +232,18 @@ def _device_of(settings: ModelSettings) -> torch.device:
     if settings.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(settings.device)
+        device = torch.device(settings.device)
     except RuntimeError as error:
         raise InvalidRequestError(f"unknown device {settings.device!r}", field="device") from error
+    if device.type == "meta":
+        raise InvalidRequestError("nothing is computed on device 'meta'", field="device")
+    try:
+        torch.empty(1, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        raise InvalidRequestError(
+            f"device {settings.device!r} cannot be used here: {_first_lines(error)}", field="device"
+        ) from error
+    return device
 
 
 def _dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | str:
@@ -236,34 +256,3 @@ def _dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | st
             field="dtype",
         )
     return _DTYPES[settings.dtype]
-
-
-def _vocab_size(model: PreTrainedModel) -> int:
-    """Rows of the output head."""
-    head = model.get_output_embeddings()
-    return int(head.weight.shape[0]) if head is not None else int(model.config.vocab_size)
-
-
-def _max_length(settings: ModelSettings, config: PretrainedConfig) -> int:
-    """The length served."""
-    longest = max_length_of(config)
-    wanted = settings.max_model_len or longest
-    if not 1 <= wanted <= longest:
-        raise InvalidRequestError(
-            f"max_model_len {wanted} is not between 1 and the model's {longest}",
-            field="max_model_len",
-        )
-    return wanted
-
-
-def _stop_token_ids(model: PreTrainedModel, reading: TokenizerReading) -> tuple[int, ...]:
-    """The ids that end a generation, as its makers configured; the tokenizer's as a last resort."""
-    generation = getattr(model, "generation_config", None)
-    for ids in (
-        getattr(generation, "eos_token_id", None),
-        getattr(model.config, "eos_token_id", None),
-        reading.eos_token_id,
-    ):
-        if ids is not None:
-            return tuple(sorted({ids} if isinstance(ids, int) else set(ids)))
-    return ()

@@ -6,61 +6,38 @@ Knows slots, positions and token ids. Sequence ids, rounds, acceptance and the w
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
-import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from exspec.core.errors import (
     ContextLengthError,
     InvalidRequestError,
     ProtocolError,
-    UnsupportedModelError,
 )
 from exspec.core.models import ModelFacts
-from exspec.engine.heads import CutHead, Head, OwnHead
+from exspec.engine.heads import NOT_FINITE, CutHead, Head, OwnHead
 from exspec.engine.kv.hf_adapter import PassCache, adopt, attending, cache_keyword
-from exspec.engine.kv.layout import KvLayout, KvLayoutName, RowSpan
+from exspec.engine.kv.layout import KvLayout, KvLayoutName, Placement, RowSpan
 from exspec.engine.kv.padded import PaddedLayout
 from exspec.engine.kv.plan import PassPlan, plan_pass
 from exspec.engine.kv.slots import SlotsLayout
-from exspec.engine.kv.store import KvShape
-from exspec.engine.loading import LoadedModel
+from exspec.engine.loaded import LoadedModel, kv_shape_of, num_embeddings_of
+from exspec.engine.rows import PassOutput, RowInput, pack, row_ends, split
 
 _LAYOUTS = {KvLayoutName.SLOTS: SlotsLayout, KvLayoutName.PADDED: PaddedLayout}
 
 
 @dataclass(frozen=True, slots=True)
-class RowInput:
-    """One row of a pass.
+class _Pass:
+    """What one run of the model gave, before anyone decided what of it counts."""
 
-    `start` tokens of the slot are valid in KV; what lies beyond is stale and overwritten. `tokens`
-    (at least one) are fed at positions `start`, …; greedy choices are wanted after each of the last
-    `num_choices` of them (0: a prefill chunk, no vocabulary head).
-    """
-
-    slot: int
-    start: int
-    tokens: tuple[int, ...]
-    num_choices: int
-
-
-@dataclass(frozen=True, slots=True)
-class PassOutput:
-    """What a pass answers: per row its choices, and where the time went.
-
-    `align_seconds` is what placing the rows took (moving KV in the padded layout),
-    `forward_seconds` the model itself with its one copy to the host.
-    """
-
+    placement: Placement
+    plan: PassPlan
     choices: tuple[tuple[int, ...], ...]
+    is_finite: bool
     align_seconds: float
-    forward_seconds: float
-    num_moved_rows: int
-    num_moved_bytes: int
 
 
 class ModelRunner:
@@ -92,10 +69,14 @@ class ModelRunner:
         self._query_groups = loaded.attention.num_heads // loaded.attention.num_kv_heads
         layout_class = _LAYOUTS[layout]
         columns = layout_class.num_columns(self.capacity)
-        self._layout: KvLayout = layout_class(_kv_shape(loaded, num_slots, columns))
+        self._layout: KvLayout = layout_class(
+            kv_shape_of(loaded.model, loaded.attention, num_slots, columns)
+        )
         self._filled = [0] * num_slots
+        self._unclean = set[int]()
+        """Slots of a pass that is not through, or was not: what they hold is unknown."""
         self._cache_keyword = cache_keyword(self._model)
-        self._num_embeddings = _num_embeddings(self._model)
+        self._num_embeddings = num_embeddings_of(self._model)
         self._head: Head = (
             OwnHead(self._model) if choices_among is None else CutHead(self._model, choices_among)
         )
@@ -118,21 +99,24 @@ class ModelRunner:
         if not rows:
             return PassOutput((), 0.0, 0.0, 0, 0)
         started = time.perf_counter()
-        spans = [RowSpan(i, row.slot, row.start, len(row.tokens)) for i, row in enumerate(rows)]
-        for row in rows:
-            self._filled[row.slot] = row.start
-        placement = self._layout.place(spans)
-        aligned = time.perf_counter()
-        plan = plan_pass(placement, self._layout.store, self._query_groups)
-        chosen = self._run(rows, plan)
-        for row in rows:
-            self._filled[row.slot] = row.start + len(row.tokens)
+        done = self._pass(rows)
+        suspects = () if done.is_finite else self._not_finite(rows, done)
+        for index, row in enumerate(rows):
+            if index not in suspects:
+                self._hold(row.slot, row.end)
+        choices = list(done.choices)
+        failed = set[int]()
+        for index in suspects:
+            choices[index], num_held = self._again(rows[index], _origin(done.placement, index))
+            if not num_held:
+                failed.add(index)
         return PassOutput(
-            choices=_split(chosen, [row.num_choices for row in rows]),
-            align_seconds=aligned - started,
-            forward_seconds=time.perf_counter() - aligned,
-            num_moved_rows=placement.num_moved_rows,
-            num_moved_bytes=placement.num_moved_bytes,
+            choices=tuple(choices),
+            align_seconds=done.align_seconds,
+            forward_seconds=time.perf_counter() - started - done.align_seconds,
+            num_moved_rows=done.placement.num_moved_rows,
+            num_moved_bytes=done.placement.num_moved_bytes,
+            failed_rows=frozenset(failed),
         )
 
     def release(self, slot: int) -> None:
@@ -154,10 +138,36 @@ class ModelRunner:
         self.forward([RowInput(0, num_tokens - 1, (0,), 1)])
         self.release(0)
 
+    def _pass(self, rows: Sequence[RowInput]) -> _Pass:
+        """Place the rows and run the model. Nothing counts as held until `_hold` says so."""
+        started = time.perf_counter()
+        store = self._layout.store
+        for row in rows:
+            if row.slot in self._unclean:
+                store.clear(row.slot, slice(None))
+            self._filled[row.slot] = 0
+            self._unclean.add(row.slot)
+        placement = self._layout.place(
+            [RowSpan(i, row.slot, row.start, len(row.tokens)) for i, row in enumerate(rows)]
+        )
+        aligned = time.perf_counter()
+        plan = plan_pass(placement, store, self._query_groups)
+        *chosen, is_finite = self._run(rows, plan)
+        return _Pass(
+            placement,
+            plan,
+            split(chosen, [row.num_choices for row in rows]),
+            bool(is_finite) and NOT_FINITE not in chosen,
+            aligned - started,
+        )
+
     @torch.inference_mode()
     def _run(self, rows: Sequence[RowInput], plan: PassPlan) -> list[int]:
-        """The model over all rows packed flat; the choices of all rows in the caller's order."""
-        ids, positions, wanted = _pack(rows, plan.order)
+        """The model over all rows packed flat: the choices of all rows in the caller's order.
+
+        One number more at the end: if what was written to KV is finite.
+        """
+        ids, positions, wanted = pack(rows, plan.order)
         device = self._model.device
         cache = PassCache(self._layout.store, plan)
         with attending(cache):
@@ -168,7 +178,49 @@ class ModelRunner:
                 use_cache=True,
                 **{self._cache_keyword: cache},
             )
-        return chosen.tolist()
+        is_finite = self._layout.store.seems_finite(plan.write_addresses)
+        return torch.cat((chosen, is_finite.to(chosen.dtype)[None])).tolist()
+
+    def _hold(self, slot: int, num_tokens: int) -> None:
+        """The slot holds this many tokens, and only finite numbers."""
+        self._filled[slot] = num_tokens
+        self._unclean.discard(slot)
+
+    def _not_finite(self, rows: Sequence[RowInput], done: _Pass) -> tuple[int, ...]:
+        """Rows with a choice or a key or value that is not finite."""
+        finite = self._layout.store.finite_tokens(done.plan.write_addresses).tolist()
+        ends = row_ends(rows, done.plan.order)
+        return tuple(
+            index
+            for index, row in enumerate(rows)
+            if NOT_FINITE in done.choices[index]
+            or not all(finite[ends[index] - len(row.tokens) : ends[index]])
+        )
+
+    def _again(self, row: RowInput, origin: int) -> tuple[tuple[int, ...], int]:
+        """Feed a row anew, its guesses one by one, up to what is not finite.
+
+        In one block NaN reaches the tokens before it: its attention weight there is 0, and 0 x NaN
+        is NaN. A guess must not change what is chosen before it. Returns the choices and how many
+        of the row's tokens are held now.
+        """
+        self._clear_outside(row.slot, origin, row.start)
+        choices, held = list[int](), row.start
+        for step in _one_by_one(row):
+            self._hold(row.slot, held)
+            done = self._pass([step])
+            if not done.is_finite and self._not_finite([step], done):
+                self._clear_outside(row.slot, _origin(done.placement, 0), held)
+                break
+            choices += done.choices[0]
+            held = step.end
+        self._hold(row.slot, held)
+        return tuple(choices), held - row.start
+
+    def _clear_outside(self, slot: int, origin: int, length: int) -> None:
+        """Zero all columns of a slot but those of its first `length` tokens."""
+        self._layout.store.clear(slot, slice(0, origin))
+        self._layout.store.clear(slot, slice(origin + length, None))
 
     def _check(self, rows: Sequence[RowInput]) -> None:
         """Refuse a batch before its first row is touched."""
@@ -207,53 +259,18 @@ class ModelRunner:
             )
 
 
-def _pack(
-    rows: Sequence[RowInput], order: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Token ids `[N]`, positions `[N]`, and the flat places where choices are wanted `[M]`.
-
-    Tokens follow the packing order, wanted places the caller's.
-    """
-    packed = [rows[index] for index in order]
-    ids = np.concatenate([np.array(row.tokens, dtype=np.int64) for row in packed])
-    positions = np.concatenate(
-        [np.arange(row.start, row.start + len(row.tokens), dtype=np.int64) for row in packed]
-    )
-    ends = dict(zip(order, accumulate(len(row.tokens) for row in packed), strict=True))
-    wanted = [
-        np.arange(ends[i] - row.num_choices, ends[i], dtype=np.int64) for i, row in enumerate(rows)
-    ]
-    return ids, positions, np.concatenate(wanted)
+def _one_by_one(row: RowInput) -> Iterator[RowInput]:
+    """The row's certain tokens together, then each guess alone."""
+    certain = row.tokens[: row.num_certain]
+    yield RowInput(row.slot, row.start, certain, min(1, row.num_choices))
+    for i, token in enumerate(row.tokens[row.num_certain :]):
+        yield RowInput(row.slot, row.start + row.num_certain + i, (token,), 1)
 
 
-def _split(chosen: Sequence[int], counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """A flat list cut into rows of `counts` items."""
-    ends = list(accumulate(counts, initial=0))
-    return tuple(tuple(chosen[a:b]) for a, b in pairwise(ends))
-
-
-def _kv_shape(loaded: LoadedModel, num_slots: int, num_columns: int) -> KvShape:
-    """KV memory for this model."""
-    attention = loaded.attention
-    if attention.num_heads % attention.num_kv_heads:
-        raise UnsupportedModelError("query heads are not a multiple of KV heads")
-    return KvShape(
-        num_layers=attention.num_layers,
-        num_kv_heads=attention.num_kv_heads,
-        key_dim=attention.key_dim,
-        value_dim=attention.value_dim,
-        num_slots=num_slots,
-        num_columns=num_columns,
-        dtype=loaded.model.dtype,
-        device=loaded.model.device,
-    )
-
-
-def _num_embeddings(model: PreTrainedModel) -> int:
-    """How many token ids the model can be fed."""
-    embeddings = model.get_input_embeddings()
-    assert isinstance(embeddings.weight, torch.Tensor)
-    return embeddings.weight.shape[0]
+def _origin(placement: Placement, row_index: int) -> int:
+    """The column of the row's position 0."""
+    placed = (row for group in placement.groups for row in group)
+    return next(row.origin for row in placed if row.span.row_index == row_index)
 
 
 def _check_positive(name: str, value: int) -> int:

@@ -60,6 +60,14 @@ def find_source(model: str, gguf_file: str | None, revision: str | None) -> Mode
         return _file_source(_packaged_target())
     if model == DRAFT_ALIAS:
         return _file_source(_packaged_draft())
+    try:
+        return _named_source(model, gguf_file, revision)
+    except (OSError, RuntimeError) as error:  # a name too long, a home directory nobody has
+        raise ModelNotFoundError(f"model {model[:80]} cannot be looked up: {error}") from error
+
+
+def _named_source(model: str, gguf_file: str | None, revision: str | None) -> ModelSource:
+    """A directory, a file, or else a name on the hub."""
     path = Path(model).expanduser()
     if path.is_dir():
         return _directory_source(path, gguf_file)
@@ -77,8 +85,11 @@ def read_draft_vocabulary(source: ModelSource) -> tuple[int, ...]:
     path = Path(source.location) / "draft_vocab.json"
     if not path.is_file():
         return ()
-    ids = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(ids, list) or not all(isinstance(i, int) and i >= 0 for i in ids):
+    try:
+        ids = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UnsupportedModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
         raise UnsupportedModelError(f"{path} is not a list of token ids")
     return tuple(ids)
 

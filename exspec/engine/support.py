@@ -2,7 +2,8 @@
 
 A rejected draft token must leave no trace. A cache of keys and values per position can forget it; a
 window that has slid on, or a recurrent state, cannot. What a configuration does not show is caught
-by `exspec.engine.kv.hf_adapter.probe_attention`.
+by `exspec.engine.probe` and
+`exspec.engine.self_test`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ _RECURRENT_FIELDS = (
 )
 """Fields that only configurations of recurrent, convolutional or hybrid models have."""
 
+_LENGTH_FIELDS = (
+    "max_position_embeddings",
+    "max_target_positions",
+    "n_positions",
+    "n_ctx",
+    "max_sequence_length",
+    "max_seq_len",
+    "seq_length",
+)
+"""Names families have for how many positions there are."""
+
 _DEFAULT_MAX_LENGTH = 2048
 
 
@@ -48,9 +60,20 @@ def check_config(config: PretrainedConfig) -> None:
 
 
 def max_length_of(config: PretrainedConfig) -> int:
-    """The most positions the model is made for."""
+    """The most positions the model is made for.
+
+    Raises:
+        UnsupportedModelError: if there are none.
+    """
     text = config.get_text_config()
-    length = getattr(text, "max_position_embeddings", None) or _DEFAULT_MAX_LENGTH
+    named = {name: getattr(text, name, None) for name in _LENGTH_FIELDS}
+    lengths = {name: value for name, value in named.items() if isinstance(value, int)}
+    for name, value in lengths.items():
+        if value < 1:
+            raise UnsupportedModelError(
+                f"models of type {config.model_type!r} with {name} = {value} cannot be served"
+            )
+    length = min(lengths.values(), default=_DEFAULT_MAX_LENGTH)
     for rope in _rope_parameters(text):
         if rope.get("rope_type") == "longrope":
             # Beyond this length all positions of a sequence are rotated differently, earlier ones
@@ -82,7 +105,9 @@ def _layer_reasons(config: PretrainedConfig) -> Iterator[str]:
     if other:
         yield f"it has {', '.join(other)} layers, which cannot be rolled back"
     window = getattr(config, "sliding_window", None)
-    if not layer_types and window and getattr(config, "use_sliding_window", True):
+    # Layer types only count in a family that knows them; elsewhere they are an idle extra field.
+    knows_types = layer_types and hasattr(type(config), "layer_types")
+    if not knows_types and window and getattr(config, "use_sliding_window", True):
         yield f"its attention slides over a window of {window} tokens, which cannot be rolled back"
     if getattr(config, "attention_chunk_size", None):
         yield "its attention is chunked, which cannot be rolled back"

@@ -37,10 +37,10 @@ def read_tokenizer(source: ModelSource, trust: str) -> TokenizerReading:
             revision=source.revision,
             trust_remote_code=trust == "trusted",
         )
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        return describe_tokenizer(tokenizer)
+    except Exception as error:  # noqa: BLE001  # broken files bring any kind, bare ones too
         _log.warning("tokenizer_unreadable model=%s cause=%s", source.location, error)
         return NO_TOKENIZER
-    return describe_tokenizer(tokenizer)
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> TokenizerReading:

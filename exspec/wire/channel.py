@@ -6,7 +6,10 @@ import grpc
 import grpc.aio
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Bound of one message at both ends. Rounds are a few hundred bytes; tokenizers are megabytes."""
+"""Bound of one message. Rounds are a few hundred bytes; tokenizers are megabytes."""
+
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+"""Bound of one message to the coordinator: prompts, not models."""
 
 KEEPALIVE_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 10_000

@@ -31,7 +31,6 @@ from exspec.wire.status import to_status
 logger = logging.getLogger(__name__)
 
 _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
     # A starved server reads queued pings together; closing the connection for it helps nobody.
@@ -53,8 +52,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class RpcServer:
     """A server and its health. `bind` before `start`; readiness is set by the service itself."""
 
-    def __init__(self, service_names: Sequence[str]) -> None:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_SERVER_OPTIONS)
+    def __init__(
+        self, service_names: Sequence[str], *, max_request_bytes: int = MAX_MESSAGE_BYTES
+    ) -> None:
+        options = (*_SERVER_OPTIONS, ("grpc.max_receive_message_length", max_request_bytes))
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
         self._health = add_health(self._server)
         self._service_names = tuple(service_names)
         _add_reflection(self._server, (*service_names, SERVICE_NAME))

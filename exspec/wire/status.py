@@ -45,7 +45,8 @@ _CLASSES: dict[int, type[errors.ExspecError]] = {
     code_pb2.OUT_OF_RANGE: errors.InvalidRequestError,
     code_pb2.NOT_FOUND: errors.ModelNotFoundError,
     code_pb2.FAILED_PRECONDITION: errors.IncompatibleWorkerError,
-    code_pb2.RESOURCE_EXHAUSTED: errors.QueueFullError,
+    # A full queue says so itself; without details it is the message that was too large.
+    code_pb2.RESOURCE_EXHAUSTED: errors.InvalidRequestError,
     code_pb2.UNAVAILABLE: errors.UnavailableError,
     code_pb2.ABORTED: errors.WorkerLostError,
     code_pb2.DEADLINE_EXCEEDED: errors.DeadlineExceededError,

@@ -24,10 +24,10 @@ from transformers import (
 from exspec.core.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
 from exspec.core.models import misfit, vocabulary_sha256
 from exspec.engine import sources
-from exspec.engine.kv.hf_adapter import probe_attention
 from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.loading import ModelSettings, load_model, wrap_model
 from exspec.engine.model_runner import ModelRunner, RowInput
+from exspec.engine.probe import probe_attention
 from exspec.engine.reference import generate_plain, top2_margin
 from exspec.engine.support import check_config, max_length_of
 from tests.engine.tiny import FAMILIES, save_tiny_model, tiny_loaded, tiny_model

@@ -13,6 +13,7 @@ from wire_servers import SERVICE, RaisingServicer, serving
 
 from exspec.core.errors import InvalidRequestError, UnavailableError
 from exspec.v1 import target_pb2, target_pb2_grpc
+from exspec.wire.channel import open_aio_channel
 from exspec.wire.health import probe
 from exspec.wire.process import write_port_file
 from exspec.wire.server import (
@@ -22,6 +23,7 @@ from exspec.wire.server import (
     join_address,
     reachable_address,
 )
+from exspec.wire.status import from_call
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -168,3 +170,19 @@ def test_port_files_of_two_services_do_not_meet(tmp_path):
     write_port_file(str(tmp_path / "port.target"), "127.0.0.1:1")
     assert (tmp_path / "port.partial").read_text() == "mine"
     write_port_file("", "127.0.0.1:1")
+
+
+async def test_a_message_that_is_too_large_is_the_callers_fault():
+    server = RpcServer([SERVICE], max_request_bytes=1000)
+    address = server.bind("127.0.0.1", 0, allow_insecure=False)
+    await server.start()
+    try:
+        async with open_aio_channel(address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Check(health_pb2.HealthCheckRequest(service="m" * 2000))
+            error = from_call(caught.value)
+            assert isinstance(error, InvalidRequestError)
+            assert "larger than max" in error.message
+    finally:
+        await server.stop(0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toy import VOCAB, ToyRunner, continuation, draft_language, target_language
 
-from draft_worker.drafter import Drafter
+from draft_worker.drafter import Drafter, ProposalRow
 from draft_worker.model_proposer import ModelProposer
 from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import DraftBatch, DraftEntry, DraftResult, EntryKey, EntryStatus
+from exspec.core.sessions import Feed
 
 PROMPT = (11, 0, 2, 11, 30)
 
@@ -202,3 +205,36 @@ def test_any_course_of_rounds_feeds_only_what_is_new(rounds, gaps):
             (i for i, (a, b) in enumerate(zip(fed_ahead, log, strict=False)) if a != b),
             min(len(fed_ahead), len(log)),
         )
+
+
+class _FailingRunner(ToyRunner):
+    """Gives no finite numbers for one token."""
+
+    POISON = 3
+
+    def forward(self, rows):
+        output = super().forward(rows)
+        failed = frozenset(i for i, row in enumerate(rows) if self.POISON in row.tokens)
+        choices = tuple(() if i in failed else c for i, c in enumerate(output.choices))
+        return replace(output, choices=choices, failed_rows=failed)
+
+
+def test_a_proposal_without_finite_numbers_ends_the_row():
+    """The language says 3 after two tokens: it is proposed, cannot be fed, and the row ends."""
+    runner = _FailingRunner(lambda context: 3 if len(context) == 2 + len(PROMPT) else 7)
+    feed = Feed(0, 0, PROMPT)
+    other = Feed(1, 0, (1, 2, 3))
+    rows = [ProposalRow(feed, PROMPT, 5), ProposalRow(other, (1, 2, 3), 2)]
+    proposals = ModelProposer(runner).propose(rows)
+    assert proposals.tokens == ((7, 7, 3), ())
+    assert proposals.num_fed == (2, 0)
+    assert proposals.failed_rows == {1}
+
+
+def test_a_row_whose_own_tokens_fail_is_forgotten():
+    drafter = Drafter(ModelProposer(_FailingRunner()), lambda: 0.0, orphan_seconds=9)
+    entries = (entry((1, 2, 3), 2, name="bad"), entry((1, 2, 4), 2, name="good"))
+    bad, good = drafter.draft(DraftBatch(BatchId(1), entries), 0.0).results
+    assert (bad.status, good.status) == (EntryStatus.FAILED, EntryStatus.OK)
+    assert "not finite" in bad.detail
+    assert drafter.num_sequences == 1

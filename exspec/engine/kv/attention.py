@@ -18,7 +18,8 @@ def attend(
 ) -> torch.Tensor:
     """Attention of queries `[heads, N, dim]` in packing order: `[N, heads, value_dim]`."""
     outputs = [_attend_group(store, layer_index, group, queries, scaling) for group in plan.groups]
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    # Some models take a view of the result that only contiguous memory allows.
+    return outputs[0].contiguous() if len(outputs) == 1 else torch.cat(outputs)
 
 
 def _attend_group(

@@ -32,6 +32,8 @@ _IGNORABLE = frozenset(
 )
 """Keyword arguments attention may get that do not change its result in inference."""
 
+_ASKED_FOR_LENGTH = "it takes positions from the length of the cache"
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
@@ -72,8 +74,8 @@ class PassCache(Cache):
         return attend(self._store, self._layer_index, self._plan, queries, scaling)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        """Positions are always given explicitly, so there is no length to tell."""
-        return 0
+        """Rows have different lengths, so there is none to tell; positions are given instead."""
+        raise UnsupportedModelError(_ASKED_FOR_LENGTH)
 
 
 class ProbeCache(Cache):
@@ -83,6 +85,7 @@ class ProbeCache(Cache):
         super().__init__(layers=[])
         self.layers_seen: list[int] = []
         self.shapes: list[tuple[int, int, int, int]] = []
+        self._returned: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def update(
         self,
@@ -92,22 +95,30 @@ class ProbeCache(Cache):
         *_args: object,
         **_kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Note the layer."""
+        """Note the layer and what it gets back."""
         self.layers_seen.append(layer_idx)
+        self._returned = key_states, value_states
         return key_states, value_states
 
     def attend(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
-        """Note the shapes and answer zeros `[N, heads, value_dim]`."""
+        """Note the shapes and answer zeros `[N, heads, value_dim]`.
+
+        Our attention reads keys and values from the store, so a model that computes others from
+        what the cache returned (latent attention) would be served wrongly.
+        """
+        returned, self._returned = self._returned, None
+        if returned is None or keys is not returned[0] or values is not returned[1]:
+            raise UnsupportedModelError("its attention does not get what the cache returned")
         num_heads, num_tokens, _ = queries.shape
         dims = keys.shape[1], keys.shape[3], values.shape[3]
         self.shapes.append((num_heads, *dims))
         return queries.new_zeros(num_tokens, num_heads, values.shape[3])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        """Nothing is stored."""
-        return 0
+        """See `PassCache.get_seq_length`."""
+        raise UnsupportedModelError(_ASKED_FOR_LENGTH)
 
 
 _current_cache: ContextVar[PassCache | ProbeCache] = ContextVar("exspec_cache")
@@ -182,6 +193,17 @@ def native_attention(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
+@contextmanager
+def our_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Run the model with our attention function inside the block, then put back what was."""
+    before = _attention_name(model)
+    adopt(model)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
 def _attention_name(model: PreTrainedModel) -> str:
     """The attention the model runs with now."""
     return model.config._attn_implementation or "eager"  # noqa: SLF001
@@ -200,52 +222,3 @@ def attending(cache: PassCache | ProbeCache) -> Iterator[None]:
         yield
     finally:
         _current_cache.reset(token)
-
-
-@torch.inference_mode()
-def probe_attention(model: PreTrainedModel) -> AttentionShape:
-    """Run two tokens through the model to see what its attention layers ask for.
-
-    Raises:
-        UnsupportedModelError: for attention we would not compute exactly.
-    """
-    before = _attention_name(model)
-    adopt(model)
-    cache = ProbeCache()
-    ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
-    arguments = {cache_keyword(model): cache, "use_cache": True}
-    try:
-        with attending(cache), _refusing_failures(model):
-            model(input_ids=ids, position_ids=torch.arange(2, device=ids.device)[None], **arguments)
-    finally:
-        model.set_attn_implementation(before)
-    return _shape_of(model, cache)
-
-
-@contextmanager
-def _refusing_failures(model: PreTrainedModel) -> Iterator[None]:
-    """A model that trips over our cache needs more of it than keys and values per position."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, NotImplementedError) as error:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} does not work with a cache of keys and values per position: "
-            f"{error!r}"
-        ) from error
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be run with explicit positions: {error!r}"
-        ) from error
-
-
-def _shape_of(model: PreTrainedModel, cache: ProbeCache) -> AttentionShape:
-    """The one shape all layers share."""
-    name = type(model).__name__
-    if not cache.shapes or cache.layers_seen != list(range(len(cache.shapes))):
-        raise UnsupportedModelError(
-            f"{name} does not keep one KV entry per attention layer (updates of layers "
-            f"{cache.layers_seen} for {len(cache.shapes)} attention calls)"
-        )
-    if len(set(cache.shapes)) != 1:
-        raise UnsupportedModelError(f"{name} has attention layers of different shapes")
-    return AttentionShape(len(cache.shapes), *cache.shapes[0])

@@ -39,8 +39,9 @@ class ColumnMove:
 class KvStore:
     """Owns K and V of all layers, `[num_slots, kv_heads, num_columns, dim]` each.
 
-    `write` and `move` change them in place; `view` returns views. The memory is zeroed at
-    construction: masked columns must hold finite numbers, since 0 x NaN is NaN.
+    `write`, `move` and `clear` change them in place; `view` returns views. The memory is zeroed at
+    construction: masked columns must hold finite numbers, since 0 x NaN is NaN. Whoever writes
+    what is not finite clears it.
     """
 
     def __init__(self, shape: KvShape) -> None:
@@ -77,6 +78,28 @@ class KvStore:
             dim = memory.shape[-1]
             memory[layer_index].view(-1, dim).index_copy_(0, addresses, new.reshape(-1, dim))
 
+    def seems_finite(self, addresses: torch.Tensor) -> torch.Tensor:
+        """Whether all entries at `addresses` are finite in every layer: a bool on the device.
+
+        One sum each over K and V, far cheaper than looking at every number. True is certain; False
+        may be an overflow of the sum, and `finite_tokens` knows.
+        """
+        sums = [entries.sum(dtype=self._sum_dtype) for entries in self._entries(addresses)]
+        return (sums[0] + sums[1]).isfinite()
+
+    def finite_tokens(self, addresses: torch.Tensor) -> torch.Tensor:
+        """For each of the N tokens at `addresses` `[kv_heads * N]`, if its entries are finite."""
+        per_token = [
+            entries.isfinite().all(dim=-1).all(dim=0).view(self.shape.num_kv_heads, -1).all(dim=0)
+            for entries in self._entries(addresses)
+        ]
+        return per_token[0] & per_token[1]
+
+    def clear(self, slot: int, columns: slice) -> None:
+        """Zero columns of a slot in every layer."""
+        self._keys[:, slot, :, columns] = 0
+        self._values[:, slot, :, columns] = 0
+
     def view(
         self, layer_index: int, slots: slice | torch.Tensor, columns: slice
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,6 +109,19 @@ class KvStore:
         if isinstance(slots, slice):
             return keys[slots], values[slots]
         return keys.index_select(0, slots), values.index_select(0, slots)
+
+    @property
+    def _sum_dtype(self) -> torch.dtype:
+        """Wide enough for a sum of entries not to overflow in practice."""
+        return torch.promote_types(self.shape.dtype, torch.float32)
+
+    def _entries(self, addresses: torch.Tensor) -> list[torch.Tensor]:
+        """K and V at `addresses` in all layers, `[num_layers, kv_heads * N, dim]`."""
+        num_layers = self.shape.num_layers
+        return [
+            memory.view(num_layers, -1, memory.shape[-1]).index_select(1, addresses)
+            for memory in (self._keys, self._values)
+        ]
 
     def move(self, moves: list[ColumnMove]) -> int:
         """Carry out all moves at once, as if each slot were copied aside first. Returns bytes.

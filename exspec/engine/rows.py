@@ -1,0 +1,85 @@
+"""What goes into a pass and what comes out of it: rows, and how they are packed flat.
+
+Values and arithmetic; no model, no KV memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class RowInput:
+    """One row of a pass.
+
+    `start` tokens of the slot are valid in KV; what lies beyond is stale and overwritten. `tokens`
+    (at least one) are fed at positions `start`, …; greedy choices are wanted after each of the last
+    `num_choices` of them (0: a prefill chunk, no vocabulary head).
+    """
+
+    slot: int
+    start: int
+    tokens: tuple[int, ...]
+    num_choices: int
+
+    @property
+    def end(self) -> int:
+        """The row's length after the pass."""
+        return self.start + len(self.tokens)
+
+    @property
+    def num_certain(self) -> int:
+        """Tokens up to the one after which the first choice is made; the others are guesses."""
+        return len(self.tokens) - max(0, self.num_choices - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PassOutput:
+    """What a pass answers: per row its choices, and where the time went.
+
+    `align_seconds` is what placing the rows took (moving KV in the padded layout),
+    `forward_seconds` the model itself with its one copy to the host.
+
+    A row has fewer choices than it wanted when the model's numbers were not finite from some
+    token on: the tokens before it are held, the others are not. `failed_rows` are those where that
+    is so already before the first choice: nothing they brought is held.
+    """
+
+    choices: tuple[tuple[int, ...], ...]
+    align_seconds: float
+    forward_seconds: float
+    num_moved_rows: int
+    num_moved_bytes: int
+    failed_rows: frozenset[int] = frozenset()
+
+
+def pack(
+    rows: Sequence[RowInput], order: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Token ids `[N]`, positions `[N]`, and the flat places where choices are wanted `[M]`.
+
+    Tokens follow the packing order, wanted places the caller's.
+    """
+    packed = [rows[index] for index in order]
+    ids = np.concatenate([np.array(row.tokens, dtype=np.int64) for row in packed])
+    positions = np.concatenate([np.arange(row.start, row.end, dtype=np.int64) for row in packed])
+    ends = row_ends(rows, order)
+    wanted = [
+        np.arange(ends[i] - row.num_choices, ends[i], dtype=np.int64) for i, row in enumerate(rows)
+    ]
+    return ids, positions, np.concatenate(wanted)
+
+
+def row_ends(rows: Sequence[RowInput], order: Sequence[int]) -> dict[int, int]:
+    """Where each row's tokens end in the flat list, by the caller's index."""
+    return dict(zip(order, accumulate(len(rows[i].tokens) for i in order), strict=True))
+
+
+def split(chosen: Sequence[int], counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """A flat list cut into rows of `counts` items."""
+    ends = list(accumulate(counts, initial=0))
+    return tuple(tuple(chosen[a:b]) for a, b in pairwise(ends))
