@@ -39,13 +39,13 @@ async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
     parts = build(settings, monotonic, trace)
     parts.add_to(server.grpc_server)
     await server.start()
-    write_port_file(settings.port_file, bound)
     logger.info("coordinator.listening address=%s policy=%s", bound, settings.policy)
     tasks = [
         asyncio.create_task(parts.service.run()),
         asyncio.create_task(_keep_health(server, parts)),
     ]
     try:
+        write_port_file(settings.port_file, bound)
         await stopping.wait()
     finally:
         await server.stop(settings.grace_seconds)

@@ -268,7 +268,7 @@ def _log_entry(
     kind: str, worker_id: WorkerId, sequence_id: SequenceId, status: EntryStatus, detail: str
 ) -> None:
     logger.warning(
-        "%s.entry worker=%s sequence=%s status=%s detail=%s",
+        "%s.entry worker=%s sequence=%s status=%s detail=%.200r",
         kind,
         worker_id,
         sequence_id,

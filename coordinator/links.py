@@ -16,6 +16,7 @@ from typing import Protocol
 
 import grpc.aio
 
+from exspec.core.cluster import WorkerInfo
 from exspec.core.errors import ExspecError, InternalError, ProtocolError, WorkerLostError
 from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import DraftBatch, DraftReply, VerifyBatch, VerifyReply
@@ -36,7 +37,7 @@ Reply = DraftReply | VerifyReply
 
 HANDSHAKE_SECONDS = 60.0
 RECONNECT_SECONDS = 0.5
-LONGEST_RECONNECT_SECONDS = 8.0
+LONGEST_RECONNECT_SECONDS = 300.0
 """Where the wait ends up for a worker that keeps joining and then does no work."""
 
 FIRST_RELEASE_ID = 1 << 62
@@ -47,7 +48,7 @@ class Exchange(Protocol):
     """One role's stream: batches in, replies out, in order."""
 
     def __call__(
-        self, channel: grpc.aio.Channel, batches: AsyncIterator[Batch]
+        self, channel: grpc.aio.Channel, batches: AsyncIterator[Batch], incarnation: str
     ) -> AsyncGenerator[Reply, None]: ...
 
 
@@ -72,8 +73,9 @@ class LinkKind:
 class WorkerLink:
     """Owns one worker's stream, the batches in flight on it and the names of what it holds."""
 
-    def __init__(self, address: str, kind: LinkKind, events: LinkEvents) -> None:
-        self._address = address
+    def __init__(self, worker: WorkerInfo, kind: LinkKind, events: LinkEvents) -> None:
+        self._address = worker.address
+        self._incarnation = worker.incarnation
         self._kind = kind
         self._events = events
         self._outgoing: asyncio.Queue[Batch | None] = asyncio.Queue()
@@ -123,7 +125,9 @@ class WorkerLink:
         self._has_worked = False
         async with (
             open_aio_channel(self._address) as channel,
-            contextlib.aclosing(self._kind.exchange(channel, self._batches())) as replies,
+            contextlib.aclosing(
+                self._kind.exchange(channel, self._batches(), self._incarnation)
+            ) as replies,
         ):
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -238,14 +242,14 @@ class Holdings:
 
 
 async def exchange_drafts(
-    channel: grpc.aio.Channel, batches: AsyncIterator[Batch]
+    channel: grpc.aio.Channel, batches: AsyncIterator[Batch], incarnation: str
 ) -> AsyncGenerator[Reply, None]:
     """DraftService's stream."""
 
     async def requests() -> AsyncIterator[draft_pb2.DraftRequest]:
         async for batch in batches:
             assert isinstance(batch, DraftBatch)
-            yield draft_batch_to_message(batch)
+            yield draft_batch_to_message(batch, incarnation)
 
     async for response in draft_pb2_grpc.DraftServiceStub(channel).Draft(requests()):
         yield draft_reply_from_message(response)
@@ -262,14 +266,14 @@ def release_verifies(batch_id: BatchId, sequence_ids: tuple[SequenceId, ...]) ->
 
 
 async def exchange_verifies(
-    channel: grpc.aio.Channel, batches: AsyncIterator[Batch]
+    channel: grpc.aio.Channel, batches: AsyncIterator[Batch], incarnation: str
 ) -> AsyncGenerator[Reply, None]:
     """TargetService's stream."""
 
     async def requests() -> AsyncIterator[target_pb2.VerifyRequest]:
         async for batch in batches:
             assert isinstance(batch, VerifyBatch)
-            yield verify_batch_to_message(batch)
+            yield verify_batch_to_message(batch, incarnation)
 
     async for response in target_pb2_grpc.TargetServiceStub(channel).Verify(requests()):
         yield verify_reply_from_message(response)

@@ -29,7 +29,7 @@ from coordinator.text import TextCodec
 from exspec.core.cluster import WorkerInfo, WorkerState, WorkerStatus
 from exspec.core.errors import ExspecError, IncompatibleWorkerError
 from exspec.core.ids import Role, SequenceId, WorkerId
-from exspec.core.models import ModelFacts, misfit
+from exspec.core.models import misfit
 from exspec.runtime.clock import Clock
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.convert import tokenizer_from_message
@@ -46,7 +46,6 @@ class WorkerPool:
         self._members: dict[WorkerId, Member] = {}
         self._memory = Memory()
         self._driver: Driver | None = None
-        self._facts: ModelFacts | None = None
         self._progress = asyncio.Event()
         """Set when a batch was answered or a worker lost: rows may have moved."""
         self._on_change: Callable[[], None] = lambda: None
@@ -90,9 +89,6 @@ class WorkerPool:
         member = Member(info, self._clock())
         self._members[info.worker_id] = member
         self._memory.gone.pop(info.worker_id, None)
-        if info.role is Role.TARGET:
-            self._facts = self._facts or info.model
-            self._refuse_misfits()
         self._connect_fitting()
         logger.info("pool.registered worker=%s role=%s", info.worker_id, info.role.value)
 
@@ -181,20 +177,21 @@ class WorkerPool:
             raise IncompatibleWorkerError(f"worker {info.worker_id} is refused: {reason}")
 
     def _misfit(self, info: WorkerInfo) -> str | None:
-        if self._facts is None:
+        if self.model is None:
             return None
+        served = self.model.facts
         if info.role is Role.DRAFT:
-            return misfit(info.model, self._facts)
-        if info.model.fingerprint != self._facts.fingerprint:
+            return misfit(info.model, served)
+        if info.model.fingerprint != served.fingerprint:
             return (
                 f"target model {info.model.name!r} ({info.model.dtype}, fingerprint "
-                f"{info.model.fingerprint[:12]}) is not the served model {self._facts.name!r} "
-                f"({self._facts.dtype}, fingerprint {self._facts.fingerprint[:12]})"
+                f"{info.model.fingerprint[:12]}) is not the served model {served.name!r} "
+                f"({served.dtype}, fingerprint {served.fingerprint[:12]})"
             )
         return None
 
     def _refuse_misfits(self) -> None:
-        """Drafts that registered before there was a target to fit."""
+        """Workers that registered before there was a model to fit."""
         for member in tuple(self._members.values()):
             reason = self._misfit(member.info)
             if reason is not None:
@@ -202,18 +199,21 @@ class WorkerPool:
                 self._remove(member, WorkerState.REFUSED, reason)
 
     def _connect_fitting(self) -> None:
-        if self._facts is None:
-            return
+        """Targets at once; drafts when there is a target to fit."""
         for member in self._members.values():
-            if member.link_task is None:
+            may_connect = member.info.role is Role.TARGET or self.model is not None
+            if may_connect and member.link_task is None:
                 self._connect(member)
 
     # Links
 
     def _connect(self, member: Member) -> None:
         async def on_up(channel: grpc.aio.Channel) -> None:
-            await self._fetch_model(member, channel)
+            if member.info.role is Role.TARGET and self.model is None:
+                await self._define_model(member, channel)
+            self._refuse_misfits()
             self._join(member)
+            self._connect_fitting()
 
         def on_down(error: ExspecError) -> None:
             self._leave(member, error)
@@ -223,7 +223,7 @@ class WorkerPool:
             self._progress.set()
 
         member.link = WorkerLink(
-            member.info.address,
+            member.info,
             self._link_kind(member.info.role),
             LinkEvents(on_up, on_down, on_reply),
         )
@@ -236,14 +236,14 @@ class WorkerPool:
             )
         return LinkKind(exchange_drafts, release_drafts, self._limits.draft_timeout_seconds)
 
-    async def _fetch_model(self, member: Member, channel: grpc.aio.Channel) -> None:
-        if member.info.role is not Role.TARGET or self.model is not None:
-            return
+    async def _define_model(self, member: Member, channel: grpc.aio.Channel) -> None:
+        """The first target that answers says what the cluster serves."""
         stub = target_pb2_grpc.TargetServiceStub(channel)
         message = await stub.GetTokenizer(target_pb2.GetTokenizerRequest())
         assets = tokenizer_from_message(message)
         codec = await asyncio.to_thread(TextCodec, assets)
-        self.model = ServedModel(member.info.model, codec)
+        if self.model is None:
+            self.model = ServedModel(member.info.model, codec)
 
     def _join(self, member: Member) -> None:
         if member.state is not WorkerState.JOINING:
@@ -282,11 +282,6 @@ class WorkerPool:
         if self._members.get(worker_id) is member:
             del self._members[worker_id]
         self._memory.note(WorkerStatus(member.info, state, reason))
-        if self.model is None and not self._has_role(Role.TARGET):
-            self._facts = None  # it was never served: another target may define the cluster
-
-    def _has_role(self, role: Role) -> bool:
-        return any(member.info.role is role for member in self._members.values())
 
     def _require_driver(self) -> Driver:
         assert self._driver is not None

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1.0
 TICK_SECONDS = 0.25
+LATE_TICK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,14 @@ class GenerationService:
 
     async def run(self) -> None:
         """Let leases expire, and give requests up that no target came for; until cancelled."""
+        last_tick = self._clock()
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            lateness, last_tick = self._clock() - last_tick, self._clock()
             try:
-                self._pool.expire_leases()
+                if lateness < LATE_TICK_SECONDS:
+                    # A loop that was held up has heartbeats it has not read yet.
+                    self._pool.expire_leases()
                 self._give_up_stranded()
             except Exception:  # a bug met once may not stop the clock for everybody
                 logger.exception("service.tick_failed")

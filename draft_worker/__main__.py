@@ -29,8 +29,9 @@ class DraftRole:
 
     service_name = "exspec.v1.DraftService"
 
-    def __init__(self, settings: DraftSettings) -> None:
+    def __init__(self, settings: DraftSettings, identity: Identity) -> None:
         self._settings = settings
+        self._identity = identity
         self._servicer: DraftServicer | None = None
         self._runner: ModelRunner | None = None
 
@@ -39,7 +40,7 @@ class DraftRole:
         from draft_worker.servicer import DraftServicer
         from exspec.v1 import draft_pb2_grpc
 
-        self._servicer = DraftServicer(thread, monotonic)
+        self._servicer = DraftServicer(thread, monotonic, self._identity.incarnation)
         draft_pb2_grpc.add_DraftServiceServicer_to_server(self._servicer, server)
 
     def load(self) -> None:
@@ -50,12 +51,12 @@ class DraftRole:
         drafter = Drafter(self._proposer(), monotonic, orphan_seconds=self._settings.orphan_seconds)
         self._servicer.open(drafter)
 
-    def describe(self, identity: Identity, address: str) -> WorkerInfo:
+    def describe(self, address: str) -> WorkerInfo:
         """The worker as it announces itself."""
         runner = self._runner
         return WorkerInfo(
-            worker_id=identity.worker_id,
-            incarnation=identity.incarnation,
+            worker_id=self._identity.worker_id,
+            incarnation=self._identity.incarnation,
             role=Role.DRAFT,
             address=address,
             num_slots=self._settings.max_num_seqs,
@@ -110,7 +111,8 @@ def main(argv: list[str]) -> int:
 
     from exspec.wire.worker_process import Identity, run_process
 
-    return run_process(DraftRole(settings), Identity(Role.DRAFT, settings.worker_id), settings)
+    identity = Identity(Role.DRAFT, settings.worker_id)
+    return run_process(DraftRole(settings, identity), identity, settings)
 
 
 if __name__ == "__main__":

@@ -114,8 +114,9 @@ class Drafter:
         if entry.end > self._proposer.capacity:
             detail = f"{entry.end} tokens, the draft's context is {self._proposer.capacity}"
             return DraftResult(entry.key, EntryStatus.NO_CAPACITY, 0, detail=detail)
-        if max(entry.tokens) >= self._proposer.vocab_size:
-            detail = f"token id {max(entry.tokens)} is outside the draft's vocabulary"
+        unknown = [token for token in entry.tokens if not 0 <= token < self._proposer.vocab_size]
+        if unknown:
+            detail = f"token id {unknown[0]} is outside the draft's vocabulary"
             return DraftResult(entry.key, EntryStatus.INVALID, 0, detail=detail)
         match self._sessions.admit(entry.key, entry.start, entry.tokens, now=now):
             case Refusal(status, kv_length, detail):

@@ -10,16 +10,21 @@ from exspec.core.ids import SequenceId
 from exspec.runtime.clock import Clock
 from exspec.runtime.worker_thread import WorkerThread
 from exspec.v1 import draft_pb2, draft_pb2_grpc
-from exspec.wire.convert import draft_batch_from_message, draft_reply_to_message
+from exspec.wire.convert import (
+    draft_batch_from_message,
+    draft_reply_to_message,
+    require_incarnation,
+)
 from exspec.wire.server import Context
 
 
 class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     """Hands batches to the worker thread."""
 
-    def __init__(self, thread: WorkerThread, clock: Clock) -> None:
+    def __init__(self, thread: WorkerThread, clock: Clock, incarnation: str) -> None:
         self._thread = thread
         self._clock = clock
+        self._incarnation = incarnation
         self._drafter: Drafter | None = None
 
     def open(self, drafter: Drafter) -> None:
@@ -36,6 +41,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         held: set[SequenceId] = set()
         try:
             async for request in request_iterator:
+                require_incarnation(request.incarnation, self._incarnation)
                 arrived = self._clock()
                 batch = draft_batch_from_message(request)
                 held.difference_update(batch.released)

@@ -27,8 +27,9 @@ class TargetRole:
 
     service_name = "exspec.v1.TargetService"
 
-    def __init__(self, settings: TargetSettings) -> None:
+    def __init__(self, settings: TargetSettings, identity: Identity) -> None:
         self._settings = settings
+        self._identity = identity
         self._servicer: TargetServicer | None = None
         self._runner: ModelRunner | None = None
 
@@ -37,7 +38,7 @@ class TargetRole:
         from exspec.v1 import target_pb2_grpc
         from target_worker.servicer import TargetServicer
 
-        self._servicer = TargetServicer(thread, monotonic)
+        self._servicer = TargetServicer(thread, monotonic, self._identity.incarnation)
         target_pb2_grpc.add_TargetServiceServicer_to_server(self._servicer, server)
 
     def load(self) -> None:
@@ -53,12 +54,12 @@ class TargetRole:
         verifier = Verifier(self._runner, monotonic, orphan_seconds=settings.orphan_seconds)
         self._servicer.open(verifier, loaded.tokenizer)
 
-    def describe(self, identity: Identity, address: str) -> WorkerInfo:
+    def describe(self, address: str) -> WorkerInfo:
         """The worker as it announces itself."""
         assert self._runner is not None
         return WorkerInfo(
-            worker_id=identity.worker_id,
-            incarnation=identity.incarnation,
+            worker_id=self._identity.worker_id,
+            incarnation=self._identity.incarnation,
             role=Role.TARGET,
             address=address,
             num_slots=self._runner.num_slots,
@@ -75,7 +76,8 @@ def main(argv: list[str]) -> int:
 
     from exspec.wire.worker_process import Identity, run_process
 
-    return run_process(TargetRole(settings), Identity(Role.TARGET, settings.worker_id), settings)
+    identity = Identity(Role.TARGET, settings.worker_id)
+    return run_process(TargetRole(settings, identity), identity, settings)
 
 
 if __name__ == "__main__":

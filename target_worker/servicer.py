@@ -11,6 +11,7 @@ from exspec.runtime.clock import Clock
 from exspec.runtime.worker_thread import WorkerThread
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.convert import (
+    require_incarnation,
     tokenizer_to_message,
     verify_batch_from_message,
     verify_reply_to_message,
@@ -22,9 +23,10 @@ from target_worker.verifier import Verifier
 class TargetServicer(target_pb2_grpc.TargetServiceServicer):
     """Hands batches to the worker thread."""
 
-    def __init__(self, thread: WorkerThread, clock: Clock) -> None:
+    def __init__(self, thread: WorkerThread, clock: Clock, incarnation: str) -> None:
         self._thread = thread
         self._clock = clock
+        self._incarnation = incarnation
         self._loaded: tuple[Verifier, TokenizerAssets] | None = None
 
     def open(self, verifier: Verifier, tokenizer: TokenizerAssets) -> None:
@@ -39,6 +41,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         held: set[SequenceId] = set()
         try:
             async for request in request_iterator:
+                require_incarnation(request.incarnation, self._incarnation)
                 arrived = self._clock()
                 batch = verify_batch_from_message(request)
                 held.difference_update(batch.released)

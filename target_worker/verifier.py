@@ -111,7 +111,7 @@ class Verifier:
         num_positions = entry.end + len(entry.draft_tokens)
         if num_positions > self._runner.capacity:
             return f"{num_positions} positions asked, {self._runner.capacity} is the bound"
-        unknown = [token for token in entry.tokens if token >= self._vocab_size]
+        unknown = [token for token in entry.tokens if not 0 <= token < self._vocab_size]
         if unknown:
             return f"token id {unknown[0]} is outside the vocabulary of {self._vocab_size}"
         return None
@@ -119,7 +119,7 @@ class Verifier:
     def _usable(self, draft_tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Drafts up to the first id the target does not know: that one can only be rejected."""
         for index, token in enumerate(draft_tokens):
-            if token >= self._vocab_size:
+            if not 0 <= token < self._vocab_size:
                 return draft_tokens[:index]
         return draft_tokens
 

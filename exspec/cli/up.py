@@ -110,7 +110,7 @@ def show_progress(console: Console, progress: Progress) -> None:
 
 
 def _stop_on_signals(cluster: LocalCluster) -> threading.Event:
-    """Set by Ctrl-C and SIGTERM; a second one ends all processes at once."""
+    """Set by Ctrl-C, SIGTERM and a closed terminal; a second one ends all processes at once."""
     stop = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -119,7 +119,7 @@ def _stop_on_signals(cluster: LocalCluster) -> threading.Event:
         stop.set()
         cluster.request_stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, handle)
     return stop
 

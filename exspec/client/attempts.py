@@ -24,6 +24,8 @@ from exspec.wire.status import FailedCall, from_call
 
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 8.0
+LONGEST_TIMEOUT_SECONDS = 30 * 24 * 3600.0
+"""gRPC cannot count further; nobody waits longer."""
 _DETAILS_KEY = "grpc-status-details-bin"
 _CONNECT_FAILURES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -47,7 +49,8 @@ class Attempts:
         self._settings = settings
         self._clock = clock
         self._request_id = request_id
-        self._timeout = settings.timeout if timeout is None else timeout
+        wanted = settings.timeout if timeout is None else timeout
+        self._timeout = min(wanted, LONGEST_TIMEOUT_SECONDS)
         self._deadline = clock() + self._timeout
         self._num_failures = 0
 

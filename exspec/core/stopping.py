@@ -1,7 +1,9 @@
 """Looking for stop strings in text that arrives in pieces.
 
 A stop string may lie across pieces (and blocks), so text that could be the beginning of one is held
-back until it is clear. The earliest match in the text wins; at equal starts the longest string.
+back until it is clear. The piece that completes a stop string ends the text; among those it
+completes the earliest start wins, at equal starts the longest. Pieces are tokens here, so the
+result depends on the tokens alone, not on how they were batched.
 """
 
 from __future__ import annotations

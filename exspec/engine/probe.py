@@ -20,11 +20,16 @@ from exspec.engine.kv.hf_adapter import (
     cache_keyword,
     our_attention,
 )
+from exspec.engine.loaded import num_embeddings_of
+
+_NUM_TOKENS = 4
+_OTHER_LENGTH = 1 << 20
+"""What the cache claims to hold the second time: more than any interval a model counts in."""
 
 
 @torch.inference_mode()
 def probe_attention(model: PreTrainedModel) -> AttentionShape:
-    """Run two tokens through the model to see what its attention layers ask for.
+    """Run a few tokens through the model to see what its attention layers ask for.
 
     Raises:
         UnsupportedModelError: for attention we would not compute exactly.
@@ -32,11 +37,34 @@ def probe_attention(model: PreTrainedModel) -> AttentionShape:
     if "position_ids" not in inspect.signature(model.forward).parameters:
         raise UnsupportedModelError(f"{type(model).__name__} cannot be given explicit positions")
     cache = ProbeCache()
-    ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    _run(model, cache)
+    if cache.was_asked:
+        longer = ProbeCache(_OTHER_LENGTH)
+        _run(model, longer)
+        _check_same(model, cache, longer)
+    return _shape_of(model, cache)
+
+
+def _run(model: PreTrainedModel, cache: ProbeCache) -> None:
+    """One pass over a few tokens; its logits are the last that the cache has seen.
+
+    Different ones, as a pad token's embedding is often zero and would hide everything.
+    """
+    positions = torch.arange(_NUM_TOKENS, device=model.device)[None]
+    ids = positions % num_embeddings_of(model)
     arguments = {cache_keyword(model): cache, "use_cache": True}
     with our_attention(model), attending(cache), refusing_failures(model):
-        model(input_ids=ids, position_ids=torch.arange(2, device=ids.device)[None], **arguments)
-    return _shape_of(model, cache)
+        logits = model(input_ids=ids, position_ids=positions, **arguments).logits
+    cache.seen.append(logits)
+
+
+def _check_same(model: PreTrainedModel, cache: ProbeCache, longer: ProbeCache) -> None:
+    """Many models ask for the cache's length; few make anything of it when positions are given."""
+    pairs = zip(cache.seen, longer.seen, strict=True)
+    if not all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} computes from the length of the cache, not from positions"
+        )
 
 
 @contextmanager

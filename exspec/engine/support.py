@@ -2,8 +2,7 @@
 
 A rejected draft token must leave no trace. A cache of keys and values per position can forget it; a
 window that has slid on, or a recurrent state, cannot. What a configuration does not show is caught
-by `exspec.engine.probe` and
-`exspec.engine.self_test`.
+by `exspec.engine.probe` and `exspec.engine.self_test`.
 """
 
 from __future__ import annotations

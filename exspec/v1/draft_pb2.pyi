@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DraftRequest(_message.Message):
-    __slots__ = ("batch_id", "entries", "released_sequence_ids")
+    __slots__ = ("batch_id", "entries", "released_sequence_ids", "incarnation")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     RELEASED_SEQUENCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     entries: _containers.RepeatedCompositeFieldContainer[DraftEntry]
     released_sequence_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, batch_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DraftEntry, _Mapping]]] = ..., released_sequence_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    incarnation: str
+    def __init__(self, batch_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DraftEntry, _Mapping]]] = ..., released_sequence_ids: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class DraftEntry(_message.Message):
     __slots__ = ("key", "start", "tokens", "num_draft_tokens")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import grpc
 import grpc.aio
 
+from exspec.core.errors import InvalidRequestError
+
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Bound of one message. Rounds are a few hundred bytes; tokenizers are megabytes."""
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """Bound of one message to the coordinator: prompts, not models."""
 
+MAX_PORT = 65535
 KEEPALIVE_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 MIN_PING_INTERVAL_MS = 10_000
@@ -28,11 +31,28 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+def check_address(address: str) -> str:
+    """The address, if it is host:port with a port there can be.
+
+    Raises:
+        InvalidRequestError: it is not; the library would take another port in silence.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= MAX_PORT:
+        raise InvalidRequestError(
+            f"address must be host:port with a port from 1 to {MAX_PORT}, got {address!r}",
+            field="address",
+        )
+    return address
+
+
 def open_channel(address: str) -> grpc.Channel:
     """A blocking channel to host:port. It connects on first use."""
+    check_address(address)
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 def open_aio_channel(address: str) -> grpc.aio.Channel:
     """An asyncio channel to host:port. It connects on first use."""
+    check_address(address)
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

@@ -5,7 +5,9 @@ A message that makes no sense raises ProtocolError and names the field.
 
 from __future__ import annotations
 
-from exspec.core.errors import ProtocolError
+import math
+
+from exspec.core.errors import ProtocolError, WorkerLostError
 from exspec.core.ids import BatchId, Role, SequenceId
 from exspec.core.models import ModelFacts, TokenizerAssets
 from exspec.core.rounds import (
@@ -99,7 +101,7 @@ def tokenizer_from_message(message: target_pb2.GetTokenizerResponse) -> Tokenize
     )
 
 
-def verify_batch_to_message(batch: VerifyBatch) -> target_pb2.VerifyRequest:
+def verify_batch_to_message(batch: VerifyBatch, incarnation: str = "") -> target_pb2.VerifyRequest:
     """Work for a target worker."""
     entries = [
         target_pb2.VerifyEntry(
@@ -112,7 +114,10 @@ def verify_batch_to_message(batch: VerifyBatch) -> target_pb2.VerifyRequest:
         for entry in batch.entries
     ]
     return target_pb2.VerifyRequest(
-        batch_id=batch.batch_id, entries=entries, released_sequence_ids=batch.released
+        batch_id=batch.batch_id,
+        entries=entries,
+        released_sequence_ids=batch.released,
+        incarnation=incarnation,
     )
 
 
@@ -157,7 +162,7 @@ def verify_reply_from_message(message: target_pb2.VerifyResponse) -> VerifyReply
     return VerifyReply(BatchId(message.batch_id), results, _timings_from_message(message.timings))
 
 
-def draft_batch_to_message(batch: DraftBatch) -> draft_pb2.DraftRequest:
+def draft_batch_to_message(batch: DraftBatch, incarnation: str = "") -> draft_pb2.DraftRequest:
     """Work for a draft worker."""
     entries = [
         draft_pb2.DraftEntry(
@@ -169,7 +174,10 @@ def draft_batch_to_message(batch: DraftBatch) -> draft_pb2.DraftRequest:
         for entry in batch.entries
     ]
     return draft_pb2.DraftRequest(
-        batch_id=batch.batch_id, entries=entries, released_sequence_ids=batch.released
+        batch_id=batch.batch_id,
+        entries=entries,
+        released_sequence_ids=batch.released,
+        incarnation=incarnation,
     )
 
 
@@ -236,6 +244,12 @@ def _draft_entry(message: draft_pb2.DraftEntry) -> DraftEntry:
     return DraftEntry(key, message.start, tuple(message.tokens), message.num_draft_tokens)
 
 
+def require_incarnation(meant: str, own: str) -> None:
+    """WorkerLostError when a message was meant for another life of the worker, or another one."""
+    if meant and meant != own:
+        raise WorkerLostError("the worker that registered is gone; another answers at its address")
+
+
 def _require_distinct(keys: tuple[EntryKey, ...]) -> None:
     if len({key.sequence_id for key in keys}) != len(keys):
         raise ProtocolError("entries: a sequence may appear once in a batch")
@@ -279,6 +293,9 @@ def _timings_to_message(timings: PassTimings) -> common_pb2.PassTimings:
 
 
 def _timings_from_message(message: common_pb2.PassTimings) -> PassTimings:
+    for name in ("queue_seconds", "align_seconds", "forward_seconds", "total_seconds"):
+        if not 0 <= getattr(message, name) < math.inf:
+            raise ProtocolError(f"timings.{name} must be a time, got {getattr(message, name)}")
     return PassTimings(
         queue_seconds=message.queue_seconds,
         align_seconds=message.align_seconds,

@@ -15,6 +15,9 @@ from exspec.wire.convert import (
     role_to_message,
 )
 
+MAX_NAME_LENGTH = 512
+"""Characters of anything a worker calls itself."""
+
 _STATES = {
     WorkerState.JOINING: registry_pb2.WORKER_STATE_JOINING,
     WorkerState.READY: registry_pb2.WORKER_STATE_READY,
@@ -44,6 +47,12 @@ def worker_from_message(message: common_pb2.WorkerInfo) -> WorkerInfo:
     for name in ("worker_id", "incarnation", "address"):
         if not getattr(message, name):
             raise ProtocolError(f"worker.{name} must not be empty")
+    _check_lengths("worker", message, ("worker_id", "incarnation", "address", "kv_layout"))
+    _check_lengths(
+        "worker.model",
+        message.model,
+        ("name", "architecture", "tokenizer_sha256", "dtype", "device", "fingerprint"),
+    )
     if message.num_slots < 1:
         raise ProtocolError("worker.num_slots must be at least 1")
     if message.model.max_length < 1:
@@ -58,6 +67,17 @@ def worker_from_message(message: common_pb2.WorkerInfo) -> WorkerInfo:
         kv_layout=message.kv_layout,
         kv_bytes=message.kv_bytes,
     )
+
+
+def _check_lengths(
+    where: str, message: common_pb2.WorkerInfo | common_pb2.ModelInfo, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        length = len(getattr(message, name))
+        if length > MAX_NAME_LENGTH:
+            raise ProtocolError(
+                f"{where}.{name} may have at most {MAX_NAME_LENGTH} characters, got {length}"
+            )
 
 
 def status_to_message(status: ClusterStatus) -> registry_pb2.GetClusterStatusResponse:

@@ -12,9 +12,11 @@ from exspec.core.acceptance import FinishReason
 from exspec.core.errors import InvalidRequestError, ProtocolError, QueueFullError
 from exspec.core.params import DEFAULT_MAX_TOKENS, SamplingParams, SpeculationParams
 from exspec.v1 import generation_pb2 as pb
-from exspec.wire.status import build_error, code_of
+from exspec.wire.status import bounded, build_error, code_of
 
 MAX_REQUEST_ID_LENGTH = 128
+MAX_MODEL_NAME_LENGTH = 512
+MAX_MESSAGES = 4096
 MAX_BATCH_PROMPTS = 1024
 
 _FINISH_REASONS = {
@@ -53,6 +55,12 @@ def prompt_from_message(message: pb.Prompt) -> values.Prompt:
         case "chat":
             if not message.chat.messages:
                 raise InvalidRequestError("prompt must hold at least one message", field="prompt")
+            if len(message.chat.messages) > MAX_MESSAGES:
+                raise InvalidRequestError(
+                    f"prompt may hold at most {MAX_MESSAGES} messages, "
+                    f"got {len(message.chat.messages)}",
+                    field="prompt",
+                )
             return values.ChatPrompt(
                 tuple(values.ChatMessage(m.role, m.content) for m in message.chat.messages)
             )
@@ -250,7 +258,7 @@ def _error(event: values.Failed) -> pb.GenerationError:
     return pb.GenerationError(
         code=code_of(error),
         reason=type(error).__name__,
-        message=error.message,
+        message=bounded(error.message),
         field=error.field if isinstance(error, InvalidRequestError) else "",
         retry_after_seconds=(
             error.retry_after_seconds if isinstance(error, QueueFullError) else 0.0

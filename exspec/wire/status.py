@@ -83,7 +83,7 @@ def code_of(error: errors.ExspecError) -> int:
 
 def to_status(error: errors.ExspecError) -> grpc.Status:
     """The gRPC status of an error, with details, for `context.abort_with_status`."""
-    message = _bounded(error.message)
+    message = bounded(error.message)
     details: list[Message] = [
         error_details_pb2.ErrorInfo(reason=type(error).__name__, domain=ERROR_DOMAIN)
     ]
@@ -131,7 +131,8 @@ def build_error(
     return error_class(message)
 
 
-def _bounded(message: str) -> str:
+def bounded(message: str) -> str:
+    """A message short enough for a status, cut if need be."""
     encoded = message.encode("utf-8", "replace")
     if len(encoded) <= MAX_ERROR_BYTES:
         return encoded.decode()

@@ -60,7 +60,7 @@ class WorkerRole(Protocol):
         """Load and warm up the model. Runs on the worker thread, once, before registration."""
         ...
 
-    def describe(self, identity: Identity, address: str) -> WorkerInfo:
+    def describe(self, address: str) -> WorkerInfo:
         """The worker as it announces itself; called after `load`."""
         ...
 
@@ -69,7 +69,7 @@ def run_process(role: WorkerRole, identity: Identity, settings: WorkerSettings) 
     """Run a worker until it is told to stop; the exit code, 1 if it could not serve."""
     try:
         ending = asyncio.run(run_worker(role, identity, settings))
-    except ExspecError as error:
+    except (ExspecError, OSError) as error:
         logger.error("worker.failed reason=%s", error)  # noqa: TRY400 - the reason is enough
         return 1
     if ending is Ending.WHILE_LOADING:
@@ -94,12 +94,12 @@ async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSetti
     thread = WorkerThread(identity.role.value)
     role.add_to(server.grpc_server, thread)
     await server.start()
-    write_port_file(settings.port_file, bound)
     try:
+        write_port_file(settings.port_file, bound)
         if not await _unless_stopped(asyncio.create_task(thread.run(role.load)), stopping):
             return Ending.WHILE_LOADING
         await server.set_ready(is_ready=True)
-        worker = role.describe(identity, settings.advertise or reachable_address(bound))
+        worker = role.describe(settings.advertise or reachable_address(bound))
         logger.info("worker.ready worker=%s address=%s", identity.worker_id, bound)
         await _serve(Registration(settings.coordinator, worker), stopping)
     finally:

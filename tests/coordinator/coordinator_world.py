@@ -96,6 +96,7 @@ class FakeWorker:
             self.sessions = Drafter(ModelProposer(runner), monotonic, orphan_seconds=600)
         runner.on_release = bell.ring
         self._server: RpcServer | None = None
+        self.servicer: TargetServicer | DraftServicer | None = None
         self.address = ""
         self.tamper: Tamper = lambda reply: reply
         self._keeping: asyncio.Task[None] | None = None
@@ -117,13 +118,15 @@ class FakeWorker:
         server = RpcServer(["exspec.v1.TargetService", "exspec.v1.DraftService"])
         self.address = server.bind("127.0.0.1", port, allow_insecure=False)
         if self.role is Role.TARGET:
-            target = _Target(self._thread, monotonic)
+            target = _Target(self._thread, monotonic, self.incarnation)
             target.tamper = self._falsify
+            self.servicer = target
             target.open(self.sessions, self.tokenizer)  # type: ignore[arg-type]
             target_pb2_grpc.add_TargetServiceServicer_to_server(target, server.grpc_server)
         else:
-            draft = _Draft(self._thread, monotonic)
+            draft = _Draft(self._thread, monotonic, self.incarnation)
             draft.tamper = self._falsify
+            self.servicer = draft
             draft.open(self.sessions)  # type: ignore[arg-type]
             draft_pb2_grpc.add_DraftServiceServicer_to_server(draft, server.grpc_server)
         await server.start()
@@ -358,6 +361,8 @@ async def world(trace: TextIO | None = None, **settings: Any) -> AsyncIterator[W
 def renamed(worker: FakeWorker, incarnation: str) -> None:
     """As if its process had been started again."""
     worker.incarnation = incarnation
+    if worker.servicer is not None:
+        worker.servicer._incarnation = incarnation
 
 
 def other_facts(**changes: Any) -> ModelFacts:

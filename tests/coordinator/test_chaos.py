@@ -8,9 +8,11 @@ from random import Random
 
 import pytest
 from coordinator_world import World, check, world
+from toy import continuation
 
 from coordinator.scheduler.replay import replay_lines
 from exspec.core.cluster import WorkerState
+from exspec.core.errors import PeerError
 from exspec.core.ids import Role
 
 
@@ -84,8 +86,12 @@ async def test_every_request_that_was_not_cancelled_ends_right(seed):
         num_checked = 0
         for task, prompt, max_tokens in chaos.asked:
             done = await asyncio.gather(task, return_exceptions=True)
-            if not isinstance(done[0], asyncio.CancelledError):
-                check(done[0], prompt, max_tokens)
-                num_checked += 1
+            if isinstance(done[0], asyncio.CancelledError):
+                continue
+            if isinstance(done[0].error, PeerError):  # unlucky five times in a row: given up
+                assert done[0].tokens == continuation(prompt, max_tokens)[: len(done[0].tokens)]
+                continue
+            check(done[0], prompt, max_tokens)
+            num_checked += 1
         assert num_checked > 10
     replay_lines(trace.getvalue().splitlines())

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from coordinator_world import check, other_facts, renamed, request, world
+from toy import draft_language
 
 from exspec.core import errors
 from exspec.core.cluster import WorkerState
@@ -92,6 +93,34 @@ async def test_a_target_that_was_never_reached_does_not_define_the_cluster():
         await made.until_state(ghost, WorkerState.LOST)
         await made.target()
         check(await made.generate())
+
+
+async def test_a_target_that_never_answers_keeps_nobody_out():
+    async with world() as made:
+        ghost = made.new(Role.TARGET, "ghost", model=OTHER_TOKENIZER)
+        ghost.address = "127.0.0.1:1"
+        await made.register(ghost)
+        draft = made.new(Role.DRAFT, "draft")
+        await made.start(draft)
+        await made.until_state(draft, WorkerState.JOINING)
+        await made.target()
+        await made.until_state(draft, WorkerState.READY)
+        made.workers.remove(ghost)
+        check(await made.generate())
+
+
+async def test_a_stranger_at_a_workers_address_serves_nothing():
+    async with world(lease_seconds=30, unavailable_seconds=0.5) as made:
+        target = await made.target()
+        await target.kill()
+        # Another program, with another model, that never registered here.
+        stranger = made.new(Role.TARGET, "stranger", language=draft_language)
+        await stranger.listen(int(target.address.rpartition(":")[2]))
+        answer = await made.generate()
+        assert isinstance(answer.error, errors.UnavailableError)
+        assert answer.tokens == ()
+        assert stranger.runner.passes == []
+        made.workers.remove(target)
 
 
 async def test_why_a_worker_cannot_be_reached_is_shown():

@@ -162,6 +162,10 @@ def test_a_missing_weights_package_says_how_to_get_it(monkeypatch):
     [
         ({"dtype": "int8"}, "dtype"),
         ({"device": "toaster"}, "device"),
+        ({"device": "meta"}, "device"),
+        ({"device": "mps"}, "device"),
+        ({"device": "cuda:99"}, "device"),
+        ({"max_model_len": 0}, "max_model_len"),
         ({"max_model_len": 257}, "max_model_len"),
         ({"max_model_len": -1}, "max_model_len"),
     ],

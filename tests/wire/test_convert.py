@@ -215,9 +215,11 @@ def test_an_unknown_entry_status_is_refused(status):
         ({"address": ""}, "address"),
         ({"num_slots": 0}, "num_slots"),
         ({"model": common_pb2.ModelInfo()}, "max_length"),
+        ({"worker_id": "w" * 513}, "worker_id"),
+        ({"model": common_pb2.ModelInfo(max_length=8, name="n" * 513)}, "name"),
     ],
 )
-def test_a_worker_that_says_too_little_is_refused(changes, names):
+def test_a_worker_that_says_too_little_or_too_much_is_refused(changes, names):
     values = {
         "worker_id": "w",
         "incarnation": "i",
@@ -238,3 +240,13 @@ def test_an_unknown_worker_state_is_refused():
     message = registry_pb2.GetClusterStatusResponse(workers=[status])
     with pytest.raises(ProtocolError, match="state"):
         convert_cluster.status_from_message(message)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_timings_that_are_no_times_are_refused(seconds):
+    """They would be added to sums that never recover."""
+    timings = common_pb2.PassTimings(forward_seconds=seconds)
+    with pytest.raises(ProtocolError, match="forward_seconds"):
+        convert.verify_reply_from_message(target_pb2.VerifyResponse(timings=timings))
+    with pytest.raises(ProtocolError, match="forward_seconds"):
+        convert.draft_reply_from_message(draft_pb2.DraftResponse(timings=timings))

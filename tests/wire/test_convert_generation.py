@@ -183,3 +183,17 @@ def test_events_that_are_not_known_are_protocol_errors():
         convert.batch_event_from_message(pb.GenerateBatchResponse())
     with pytest.raises(errors.ProtocolError, match="finish_reason"):
         convert.event_from_message(pb.GenerateResponse(completed=pb.GenerationCompleted()))
+
+
+def test_a_conversation_is_bounded():
+    messages = [pb.ChatMessage(role="user", content="x")] * 4097
+    with pytest.raises(errors.InvalidRequestError, match="4096") as caught:
+        convert.prompt_from_message(pb.Prompt(chat=pb.Chat(messages=messages)))
+    assert caught.value.field == "prompt"
+
+
+def test_the_error_of_a_prompt_does_not_repeat_a_long_message():
+    """Every prompt of a batch would carry it."""
+    error = errors.ModelNotFoundError("m" * 1_000_000)
+    message = convert.batch_event_to_message(0, Failed(error))
+    assert message.ByteSize() < 10_000

@@ -186,3 +186,10 @@ async def test_a_message_that_is_too_large_is_the_callers_fault():
             assert "larger than max" in error.message
     finally:
         await server.stop(0)
+
+
+@pytest.mark.parametrize("address", ["", "host", ":5", "host:", "host:0", "host:65536", "host:x"])
+def test_an_address_without_a_port_there_can_be_is_refused(address):
+    with pytest.raises(InvalidRequestError, match="host:port") as caught:
+        open_aio_channel(address)
+    assert caught.value.field == "address"

@@ -15,7 +15,7 @@ from toy import ToyRunner, continuation, draft_language
 from draft_worker.drafter import Drafter
 from draft_worker.model_proposer import ModelProposer
 from draft_worker.servicer import DraftServicer
-from exspec.core.errors import ProtocolError, UnavailableError
+from exspec.core.errors import ProtocolError, UnavailableError, WorkerLostError
 from exspec.core.models import TokenizerAssets
 from exspec.runtime.clock import monotonic
 from exspec.runtime.worker_thread import WorkerThread
@@ -35,7 +35,8 @@ async def _serving(*, is_loaded: bool = True):
     thread = WorkerThread("worker")
     server = RpcServer(["exspec.v1.TargetService", "exspec.v1.DraftService"])
     address = server.bind("127.0.0.1", 0, allow_insecure=False)
-    target, draft = TargetServicer(thread, monotonic), DraftServicer(thread, monotonic)
+    target = TargetServicer(thread, monotonic, "life-1")
+    draft = DraftServicer(thread, monotonic, "life-1")
     target_pb2_grpc.add_TargetServiceServicer_to_server(target, server.grpc_server)
     draft_pb2_grpc.add_DraftServiceServicer_to_server(draft, server.grpc_server)
     runner, draft_runner = ToyRunner(num_slots=2), ToyRunner(draft_language, num_slots=2)
@@ -164,3 +165,17 @@ async def test_what_came_over_a_stream_is_forgotten_when_it_ends(ending):
         assert statuses == [common_pb2.ENTRY_STATUS_OK] * 2
         await served.thread.run(lambda: None)
         assert served.drafter.num_sequences == 0
+
+
+async def test_a_message_for_another_incarnation_is_refused():
+    async with _serving() as made:
+        for meant in ("", "life-1"):
+            request = _verify(1)
+            request.incarnation = meant
+            assert [reply async for reply in made.target.Verify(iter([request]))]
+        for stub, request in ((made.target.Verify, _verify(2)), (made.draft.Draft, _draft(2))):
+            request.incarnation = "life-2"
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                _ = [reply async for reply in stub(iter([request]))]
+            assert isinstance(from_call(caught.value), WorkerLostError)
+        assert len(made.runner.passes) == 2

@@ -32,8 +32,6 @@ _IGNORABLE = frozenset(
 )
 """Keyword arguments attention may get that do not change its result in inference."""
 
-_ASKED_FOR_LENGTH = "it takes positions from the length of the cache"
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
@@ -74,15 +72,21 @@ class PassCache(Cache):
         return attend(self._store, self._layer_index, self._plan, queries, scaling)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        """Rows have different lengths, so there is none to tell; positions are given instead."""
-        raise UnsupportedModelError(_ASKED_FOR_LENGTH)
+        """Rows have different lengths, so there is none to tell; positions are given instead.
+
+        The probe has made sure that the answer has no effect.
+        """
+        return 0
 
 
 class ProbeCache(Cache):
-    """Remembers the shapes a model's layers write, stores nothing."""
+    """Remembers the shapes and queries of a model's layers, stores nothing, claims any length."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int = 0) -> None:
         super().__init__(layers=[])
+        self._length = length
+        self.was_asked = False
+        self.seen: list[torch.Tensor] = []
         self.layers_seen: list[int] = []
         self.shapes: list[tuple[int, int, int, int]] = []
         self._returned: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -114,11 +118,13 @@ class ProbeCache(Cache):
         num_heads, num_tokens, _ = queries.shape
         dims = keys.shape[1], keys.shape[3], values.shape[3]
         self.shapes.append((num_heads, *dims))
+        self.seen += [queries, keys]
         return queries.new_zeros(num_tokens, num_heads, values.shape[3])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        """See `PassCache.get_seq_length`."""
-        raise UnsupportedModelError(_ASKED_FOR_LENGTH)
+        """What it was told to say."""
+        self.was_asked = True
+        return self._length
 
 
 _current_cache: ContextVar[PassCache | ProbeCache] = ContextVar("exspec_cache")
