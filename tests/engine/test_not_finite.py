@@ -33,6 +33,11 @@ def make_runner(loaded, layout, num_slots=2, capacity=128):
     return ModelRunner(loaded, layout=layout, num_slots=num_slots, capacity=capacity)
 
 
+def is_all_finite(runner):
+    store = runner._layout.store
+    return bool(store._keys.isfinite().all() and store._values.isfinite().all())
+
+
 def test_a_rejected_draft_changes_nothing(poisoned, layout):
     """Neither in its own pass nor in a later one that masks its column."""
 
@@ -69,6 +74,7 @@ def test_a_poisoned_prompt_fails_alone_and_leaves_a_clean_slot(poisoned, layout,
     output = runner.forward([bad, RowInput(1, 2, (3,), 1)])
     assert output.failed_rows == {0}
     assert output.choices[0] == ()
+    assert is_all_finite(runner)
     assert len(output.choices[1]) == 1
     runner.release(0)
     runner.release(1)
@@ -140,5 +146,23 @@ def test_a_broken_pass_leaves_no_nan_behind(poisoned, layout, monkeypatch):
         patch.setattr(KvStore, "seems_finite", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             runner.forward([RowInput(0, 0, (POISON,) * 20, 1)])
+    assert not is_all_finite(runner)
     runner.release(0)
+    runner.forward([rows[0]])
+    assert is_all_finite(runner)
     assert runner.forward(rows).choices == expected
+    assert is_all_finite(runner)
+
+
+@pytest.mark.parametrize("choices_among", [None, range(0, 97, 3)])
+def test_logits_that_are_not_finite_are_no_choice_of_token_0(layout, choices_among):
+    """All keys and values are fine here; only what comes after the last layer is not."""
+    model = tiny_model("llama-gqa")
+    loaded = wrap_model(model, ModelSettings("overflows at the end"))
+    runner = ModelRunner(
+        loaded, layout=layout, num_slots=1, capacity=32, choices_among=choices_among
+    )
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    output = runner.forward([RowInput(0, 0, PROMPT, 1)])
+    assert (output.choices, output.failed_rows) == (((),), {0})

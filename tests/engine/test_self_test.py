@@ -187,14 +187,18 @@ def test_a_mixture_of_experts_runs_in_float64(layout):
     assert choices == tuple(generate_plain(loaded, p, 1, ()) for p in ((3, 4, 5), (6,)))
 
 
-def test_ragged_rows_of_a_model_that_wants_contiguous_attention():
+@pytest.mark.parametrize("prompts", [((3,),), ((3, 4, 5),), ((3, 4), (5, 6)), ((3, 4, 5), (3,))])
+def test_attention_is_contiguous_as_some_models_want_it(prompts, monkeypatch):
     config = AfmoeConfig(
         **SMALL, **EXPERTS, head_dim=8, num_dense_layers=2, sliding_window=6, layer_types=FULL
     )
     loaded = wrapped(config)
     runner = ModelRunner(loaded, layout=KvLayoutName.SLOTS, num_slots=2, capacity=32)
-    choices = runner.forward([RowInput(0, 0, (3, 4, 5), 1), RowInput(1, 0, (3,), 1)]).choices
-    assert choices == tuple(generate_plain(loaded, p, 1, ()) for p in ((3, 4, 5), (3,)))
+    honest, outputs = hf_adapter.attend, []
+    monkeypatch.setattr(hf_adapter, "attend", lambda *a: outputs.append(honest(*a)) or outputs[-1])
+    choices = runner.forward([RowInput(i, 0, p, 1) for i, p in enumerate(prompts)]).choices
+    assert choices == tuple(generate_plain(loaded, p, 1, ()) for p in prompts)
+    assert all(output.is_contiguous() for output in outputs)
 
 
 def test_a_head_wider_than_the_embedding_is_refused():

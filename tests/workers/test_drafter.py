@@ -238,3 +238,11 @@ def test_a_row_whose_own_tokens_fail_is_forgotten():
     assert (bad.status, good.status) == (EntryStatus.FAILED, EntryStatus.OK)
     assert "not finite" in bad.detail
     assert drafter.num_sequences == 1
+
+
+@pytest.mark.parametrize("token", [-1, VOCAB])
+def test_an_id_outside_the_vocabulary_is_invalid_alone(token):
+    desk = Desk()
+    bad, good = desk.draft(entry((11, token), name="bad"), entry(PROMPT, 2, name="good"))
+    assert (bad.status, good.status) == (EntryStatus.INVALID, EntryStatus.OK)
+    assert str(token) in bad.detail

@@ -174,8 +174,9 @@ def test_a_slot_that_changed_hands_holds_nothing_of_the_old_sequence():
         entry(tuple(range(5, 35)), (5, 6, 7), name="bad"),
         entry((11, VOCAB), name="bad"),
         entry((2**32 - 1,), name="bad"),
+        entry((11, -1), name="bad"),
     ],
-    ids=["too long", "too long with its drafts", "outside the vocabulary", "far outside"],
+    ids=["too long", "too long with its drafts", "outside the vocabulary", "far outside", "below"],
 )
 def test_an_impossible_entry_is_invalid_and_touches_nothing_else(bad):
     desk = Desk(capacity=32)
