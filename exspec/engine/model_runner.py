@@ -24,7 +24,7 @@ from exspec.engine.kv.padded import PaddedLayout
 from exspec.engine.kv.plan import PassPlan, plan_pass
 from exspec.engine.kv.slots import SlotsLayout
 from exspec.engine.loaded import LoadedModel, kv_shape_of, num_embeddings_of
-from exspec.engine.rows import PassOutput, RowInput, pack, row_ends, split
+from exspec.engine.rows import PassOutput, RowInput, filled_up, pack, row_ends, split
 
 _LAYOUTS = {KvLayoutName.SLOTS: SlotsLayout, KvLayoutName.PADDED: PaddedLayout}
 
@@ -165,9 +165,12 @@ class ModelRunner:
     def _run(self, rows: Sequence[RowInput], plan: PassPlan) -> list[int]:
         """The model over all rows packed flat: the choices of all rows in the caller's order.
 
-        One number more at the end: if what was written to KV is finite.
+        One number more at the end: if what was written to KV is finite. The lists are filled up to
+        a usual size; what fills them is neither stored nor attended to nor chosen from.
         """
-        ids, positions, wanted = pack(rows, plan.order)
+        flat = pack(rows, plan.order)
+        num_wanted = len(flat[2])
+        ids, positions, wanted = (filled_up(part) for part in flat)
         device = self._model.device
         cache = PassCache(self._layout.store, plan)
         with attending(cache):
@@ -179,7 +182,7 @@ class ModelRunner:
                 **{self._cache_keyword: cache},
             )
         is_finite = self._layout.store.seems_finite(plan.write_addresses)
-        return torch.cat((chosen, is_finite.to(chosen.dtype)[None])).tolist()
+        return torch.cat((chosen[:num_wanted], is_finite.to(chosen.dtype)[None])).tolist()
 
     def _hold(self, slot: int, num_tokens: int) -> None:
         """The slot holds this many tokens, and only finite numbers."""

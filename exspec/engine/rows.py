@@ -11,6 +11,10 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+_STEPS = ((16, 1), (64, 4), (128, 8), (256, 16), (512, 32), (1024, 64))
+"""Up to the first number sizes are multiples of the second."""
+_LARGEST_STEP = 128
+
 
 @dataclass(frozen=True, slots=True)
 class RowInput:
@@ -72,6 +76,25 @@ def pack(
         np.arange(ends[i] - row.num_choices, ends[i], dtype=np.int64) for i, row in enumerate(rows)
     ]
     return ids, positions, np.concatenate(wanted)
+
+
+def filled_up(flat: np.ndarray) -> np.ndarray:
+    """The list, its last item repeated until the size is one of few (`pass_size`)."""
+    num_missing = pass_size(len(flat)) - len(flat)
+    return np.pad(flat, (0, num_missing), mode="edge") if num_missing else flat
+
+
+def pass_size(num_items: int) -> int:
+    """The next size a pass may have: few sizes, so that each is met again soon.
+
+    Kernel libraries prepare code for every size they meet (a CPU takes milliseconds and about half
+    a megabyte for it, each time) and keep it for those met lately. Small sizes are exact; the
+    others grow by at most a fifth.
+    """
+    for bound, step in _STEPS:
+        if num_items <= bound:
+            return -(-num_items // step) * step
+    return -(-num_items // _LARGEST_STEP) * _LARGEST_STEP
 
 
 def row_ends(rows: Sequence[RowInput], order: Sequence[int]) -> dict[int, int]:

@@ -61,15 +61,28 @@ class PassCache(Cache):
         *_args: object,
         **_kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write `[1, kv_heads, N, dim]` of a layer, and return them as they are."""
-        self._store.write(layer_idx, self._plan.write_addresses, key_states[0], value_states[0])
+        """Write `[1, kv_heads, size, dim]` of a layer, and return them as they are.
+
+        The pass may be larger than its N tokens; what fills it up is left out.
+        """
+        num_tokens = self._plan.num_tokens
+        self._store.write(
+            layer_idx,
+            self._plan.write_addresses,
+            key_states[0][:, :num_tokens],
+            value_states[0][:, :num_tokens],
+        )
         self._layer_index = layer_idx
         return key_states, value_states
 
     def attend(self, queries: torch.Tensor, scaling: float | None) -> torch.Tensor:
-        """Attention `[N, heads, dim]` over the layer that was written last."""
+        """Attention `[size, heads, dim]` over the layer written last; 0 for the filling."""
         assert self._layer_index >= 0, "attention without an update of its layer"
-        return attend(self._store, self._layer_index, self._plan, queries, scaling)
+        attended = attend(self._store, self._layer_index, self._plan, queries, scaling)
+        num_missing = queries.shape[1] - self._plan.num_tokens
+        if not num_missing:
+            return attended
+        return torch.cat((attended, attended.new_zeros(num_missing, *attended.shape[1:])))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         """Rows have different lengths, so there is none to tell; positions are given instead.

@@ -47,6 +47,11 @@ class PassPlan:
     write_addresses: torch.Tensor
     groups: tuple[AttentionGroup, ...]
 
+    @property
+    def num_tokens(self) -> int:
+        """N."""
+        return sum(group.num_tokens for group in self.groups)
+
 
 def plan_pass(placement: Placement, store: KvStore, num_query_groups: int) -> PassPlan:
     """Pack placed rows. `num_query_groups` is query heads per KV head (they share one mask)."""
