@@ -32,7 +32,7 @@ from exspec.core.ids import Role, SequenceId, WorkerId
 from exspec.core.models import misfit
 from exspec.runtime.clock import Clock
 from exspec.v1 import target_pb2, target_pb2_grpc
-from exspec.wire.convert import tokenizer_from_message
+from exspec.wire.convert_model import tokenizer_from_message
 
 logger = logging.getLogger(__name__)
 

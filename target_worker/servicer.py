@@ -12,10 +12,10 @@ from exspec.runtime.worker_thread import WorkerThread
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.convert import (
     require_incarnation,
-    tokenizer_to_message,
     verify_batch_from_message,
     verify_reply_to_message,
 )
+from exspec.wire.convert_model import tokenizer_to_message
 from exspec.wire.server import Context
 from target_worker.verifier import Verifier
 

@@ -8,7 +8,7 @@ from exspec.core.cluster import ClusterStatus, Totals, WorkerInfo, WorkerState, 
 from exspec.core.errors import ProtocolError
 from exspec.core.ids import WorkerId
 from exspec.v1 import common_pb2, registry_pb2
-from exspec.wire.convert import (
+from exspec.wire.convert_model import (
     facts_from_message,
     facts_to_message,
     role_from_message,

@@ -5,13 +5,16 @@ Requests are checked here against what is served: an error names the field and i
 
 from __future__ import annotations
 
-import math
-
 from exspec.core import generation as values
 from exspec.core.acceptance import FinishReason
 from exspec.core.errors import InvalidRequestError, ProtocolError, QueueFullError
-from exspec.core.params import DEFAULT_MAX_TOKENS, SamplingParams, SpeculationParams
 from exspec.v1 import generation_pb2 as pb
+from exspec.wire.convert_sampling import (
+    sampling_from_message,
+    sampling_to_message,
+    speculation_from_message,
+    speculation_to_message,
+)
 from exspec.wire.status import bounded, build_error, code_of
 
 MAX_REQUEST_ID_LENGTH = 128
@@ -68,28 +71,6 @@ def prompt_from_message(message: pb.Prompt) -> values.Prompt:
             raise InvalidRequestError("prompt is missing", field="prompt")
 
 
-def sampling_to_message(sampling: SamplingParams) -> pb.SamplingParams:
-    """Sampling parameters as they travel, all of them stated."""
-    return pb.SamplingParams(
-        max_tokens=sampling.max_tokens,
-        stop=sampling.stop,
-        stop_token_ids=sampling.stop_token_ids,
-        ignore_eos=sampling.ignore_eos,
-    )
-
-
-def sampling_from_message(message: pb.SamplingParams) -> SamplingParams:
-    """Sampling parameters; InvalidRequestError for what is out of bounds or not served."""
-    _require_greedy(message)
-    has_max_tokens = message.HasField("max_tokens")
-    return SamplingParams(
-        max_tokens=message.max_tokens if has_max_tokens else DEFAULT_MAX_TOKENS,
-        stop=tuple(message.stop),
-        stop_token_ids=tuple(message.stop_token_ids),
-        ignore_eos=message.ignore_eos,
-    )
-
-
 def request_to_message(request: values.GenerationRequest) -> pb.GenerateRequest:
     """A generation as it travels."""
     message = pb.GenerateRequest(
@@ -110,7 +91,7 @@ def request_from_message(message: pb.GenerateRequest) -> values.GenerationReques
     return values.GenerationRequest(
         prompt=prompt_from_message(message.prompt),
         sampling=sampling_from_message(message.sampling),
-        speculation=_speculation_from_message(message.speculation),
+        speculation=speculation_from_message(message.speculation),
         request_id=message.request_id,
         model=message.model,
         has_max_tokens=message.sampling.HasField("max_tokens"),
@@ -184,17 +165,6 @@ def batch_event_from_message(message: pb.GenerateBatchResponse) -> values.BatchE
     return _event(message, kind)
 
 
-def speculation_to_message(speculation: SpeculationParams) -> pb.SpeculationParams:
-    """Speculation parameters as they travel."""
-    return pb.SpeculationParams(num_speculative_tokens=speculation.num_speculative_tokens)
-
-
-def _speculation_from_message(message: pb.SpeculationParams) -> SpeculationParams:
-    if not message.HasField("num_speculative_tokens"):
-        return SpeculationParams()
-    return SpeculationParams(message.num_speculative_tokens)
-
-
 def _item_id(message: pb.GenerateBatchRequest, index: int) -> str:
     return f"{message.request_id}-{index}" if message.request_id else ""
 
@@ -206,20 +176,6 @@ def _check_request_id(request_id: str) -> None:
             f"got {len(request_id)}",
             field="request_id",
         )
-
-
-def _require_greedy(message: pb.SamplingParams) -> None:
-    served = {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
-    for field, value in served.items():
-        if not message.HasField(field):  # pyright: ignore[reportArgumentType]
-            continue
-        given = getattr(message, field)
-        if math.isnan(given) or given != value:
-            raise InvalidRequestError(
-                f"{field} must be {value:g} or absent: only greedy decoding is served, "
-                f"got {given:g}",
-                field=field,
-            )
 
 
 def _started(event: values.Started) -> pb.GenerationStarted:

@@ -217,12 +217,13 @@ async def test_max_tokens_is_what_the_context_leaves_unless_given():
 async def test_one_bad_prompt_of_a_batch_does_not_touch_the_others():
     from exspec.v1 import generation_pb2 as pb
     from exspec.wire import convert_generation as convert
+    from exspec.wire.convert_sampling import sampling_to_message
 
     prompts = [(5, 6), (VOCAB,), (), (9,)]
     batch = pb.GenerateBatchRequest(
         request_id="b",
         prompts=[pb.Prompt(token_ids=pb.TokenIds(ids=prompt)) for prompt in prompts],
-        sampling=convert.sampling_to_message(SamplingParams(max_tokens=12)),
+        sampling=sampling_to_message(SamplingParams(max_tokens=12)),
     )
     async with world() as made:
         await made.target()

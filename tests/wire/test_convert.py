@@ -26,7 +26,7 @@ from exspec.core.rounds import (
     VerifyResult,
 )
 from exspec.v1 import common_pb2, draft_pb2, registry_pb2, target_pb2
-from exspec.wire import convert, convert_cluster
+from exspec.wire import convert, convert_cluster, convert_model
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -152,8 +152,8 @@ def test_the_clusters_status_survives(status):
 
 def test_a_tokenizer_survives():
     assets = TokenizerAssets('{"a": "ü"}', "{{ messages }}", {"bos_token": "<s>"})
-    message = _through(convert.tokenizer_to_message(assets))
-    assert convert.tokenizer_from_message(message) == assets
+    message = _through(convert_model.tokenizer_to_message(assets))
+    assert convert_model.tokenizer_from_message(message) == assets
 
 
 def _verify(**changes):
