@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -273,13 +274,33 @@ def test_ctrl_c_ends_a_generation_and_frees_the_workers(fake):
     assert fake.wait_cancelled()
 
 
-def test_status_watch_goes_on_until_ctrl_c(fake):
+class WatchedCoordinator(FakeCoordinator):
+    """Counts how often its status was asked for."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        super().__init__()
+
+    @property
+    def status(self):
+        self.asked.release()
+        return self._shown
+
+    @status.setter
+    def status(self, value) -> None:
+        self._shown = value
+
+
+def test_status_watch_goes_on_until_ctrl_c():
     command = [sys.executable, "-m", "exspec.cli.main", "status", "--watch", "--interval", "0.1"]
-    with subprocess.Popen(
-        [*command, "--address", fake.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        time.sleep(1.5)
-        assert process.poll() is None
+    with (
+        WatchedCoordinator() as fake,
+        subprocess.Popen(
+            [*command, "--address", fake.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        for _ in range(3):
+            assert fake.asked.acquire(timeout=60)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors

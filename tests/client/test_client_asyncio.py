@@ -14,7 +14,8 @@ async def test_cancelling_a_task_cancels_its_generation(fake):
     fake.reply("x" * 500, delay_seconds=0.05)
     async with AsyncClient(fake.address) as client:
         task = asyncio.create_task(client.generate("Hi"))
-        await asyncio.sleep(0.3)
+        while not fake.requests:  # noqa: ASYNC110 - the fake lives in another thread
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
