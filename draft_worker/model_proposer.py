@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from draft_worker.drafter import ProposalRow, Proposals
-from exspec.core.models import ModelFacts
-from exspec.engine.model_runner import PassOutput, RowInput
-
-
-class Runner(Protocol):
-    """What is needed of `exspec.engine.model_runner.ModelRunner`."""
-
-    @property
-    def facts(self) -> ModelFacts: ...
-    @property
-    def num_slots(self) -> int: ...
-    @property
-    def capacity(self) -> int: ...
-    def forward(self, rows: list[RowInput]) -> PassOutput: ...
-    def release(self, slot: int) -> None: ...
+from exspec.engine.rows import PassRunner, RowInput
 
 
 class ModelProposer:
     """Greedy proposals of a draft model that keeps its own KV across rounds."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: PassRunner) -> None:
         self._runner = runner
         self.vocab_size = runner.facts.vocab_size
         self.num_slots = runner.num_slots

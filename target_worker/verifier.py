@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from exspec.core.acceptance import accept
 from exspec.core.ids import SequenceId
-from exspec.core.models import ModelFacts
 from exspec.core.rounds import (
     EntryStatus,
     PassTimings,
@@ -23,23 +21,10 @@ from exspec.core.rounds import (
     VerifyResult,
 )
 from exspec.core.sessions import Feed, Refusal, Repeat, SessionTable
-from exspec.engine.model_runner import PassOutput, RowInput
+from exspec.engine.rows import PassOutput, PassRunner, RowInput
 from exspec.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    """What the verifier needs of `exspec.engine.model_runner.ModelRunner`."""
-
-    @property
-    def facts(self) -> ModelFacts: ...
-    @property
-    def num_slots(self) -> int: ...
-    @property
-    def capacity(self) -> int: ...
-    def forward(self, rows: list[RowInput]) -> PassOutput: ...
-    def release(self, slot: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +39,7 @@ class _Row:
 class Verifier:
     """Owns the sessions and the runner of one target worker; one thread calls it."""
 
-    def __init__(self, runner: Runner, clock: Clock, *, orphan_seconds: float) -> None:
+    def __init__(self, runner: PassRunner, clock: Clock, *, orphan_seconds: float) -> None:
         self._runner = runner
         self._clock = clock
         self._orphan_seconds = orphan_seconds

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Protocol
 
 import numpy as np
+
+from exspec.core.models import ModelFacts
 
 _STEPS = ((16, 1), (64, 4), (128, 8), (256, 16), (512, 32), (1024, 64))
 """Up to the first number sizes are multiples of the second."""
@@ -59,6 +62,19 @@ class PassOutput:
     num_moved_rows: int
     num_moved_bytes: int
     failed_rows: frozenset[int] = frozenset()
+
+
+class PassRunner(Protocol):
+    """What a worker needs of `exspec.engine.model_runner.ModelRunner`."""
+
+    @property
+    def facts(self) -> ModelFacts: ...
+    @property
+    def num_slots(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    def forward(self, rows: list[RowInput]) -> PassOutput: ...
+    def release(self, slot: int) -> None: ...
 
 
 def pack(
