@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from exspec.core.cluster import Totals
-from exspec.core.ids import WorkerId
-from exspec.core.rounds import DraftReply, EntryStatus, PassTimings, VerifyBatch, VerifyReply
+from exspec.core.ids import SequenceId
+from exspec.core.rounds import (
+    DraftBatch,
+    DraftReply,
+    EntryStatus,
+    PassTimings,
+    VerifyBatch,
+    VerifyReply,
+)
 from exspec.runtime.clock import Clock
 
 
 class Accounting:
-    """Owns the totals, and when the round each target is in began."""
+    """Owns the totals, and when the round each sequence is in began."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._totals = Totals()
-        self._round_started: dict[WorkerId, float] = {}
+        self._round_started: dict[SequenceId, float] = {}
         self._pending_drafts: list[PassTimings] = []
 
     @property
@@ -39,9 +47,16 @@ class Accounting:
             self._totals, num_failed_requests=self._totals.num_failed_requests + 1
         )
 
-    def note_order(self, target_id: WorkerId) -> None:
-        """A draft or verify order for a row of this target goes out: its round has begun."""
-        self._round_started.setdefault(target_id, self._clock())
+    def note_orders(self, batch: DraftBatch | VerifyBatch) -> None:
+        """Orders go out: rounds of their sequences have begun, if they had not before."""
+        now = self._clock()
+        for entry in batch.entries:
+            self._round_started.setdefault(entry.key.sequence_id, now)
+
+    def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
+        """Their rounds will not end."""
+        for sequence_id in sequence_ids:
+            self._round_started.pop(sequence_id, None)
 
     def note_draft(self, reply: DraftReply) -> None:
         """A draft worker answered."""
@@ -51,35 +66,39 @@ class Accounting:
         """A draft worker brought nothing in time."""
         self._totals = replace(self._totals, num_draft_failures=self._totals.num_draft_failures + 1)
 
-    def note_lost(self, target_id: WorkerId) -> None:
-        """The round of a lost target is not counted."""
-        self._round_started.pop(target_id, None)
+    def note_overdue(self) -> None:
+        """A draft batch is not waited for any longer."""
+        self._totals = replace(self._totals, num_overdue_drafts=self._totals.num_overdue_drafts + 1)
 
     def note_verify(
-        self, target_id: WorkerId, batch: VerifyBatch, reply: VerifyReply, num_committed: int
+        self, batch: VerifyBatch, reply: VerifyReply, num_committed: int, *, is_grouped: bool
     ) -> None:
         """A target's round was committed."""
-        started = self._round_started.pop(target_id, None)
+        names = [entry.key.sequence_id for entry in batch.entries]
+        now = self._clock()
+        started = min((self._round_started.pop(name, now) for name in names), default=now)
         drafts, self._pending_drafts = self._pending_drafts, []
         decided = [
             (entry, result)
             for entry, result in zip(batch.entries, reply.results, strict=True)
             if result.status is EntryStatus.OK and not entry.is_prefill
         ]
-        if not decided or started is None:
+        if not decided:
             return
         totals = self._totals
         passes = (*drafts, reply.timings)
+        num_drafted = [len(entry.draft_tokens) for entry, _ in decided]
         self._totals = replace(
             totals,
             num_generated_tokens=totals.num_generated_tokens + num_committed,
             num_rounds=totals.num_rounds + 1,
             num_row_rounds=totals.num_row_rounds + len(decided),
-            num_draft_tokens=totals.num_draft_tokens
-            + sum(len(entry.draft_tokens) for entry, _ in decided),
+            num_grouped_rounds=totals.num_grouped_rounds + is_grouped,
+            num_plain_row_rounds=totals.num_plain_row_rounds + num_drafted.count(0),
+            num_draft_tokens=totals.num_draft_tokens + sum(num_drafted),
             num_accepted_tokens=totals.num_accepted_tokens
             + sum(result.num_accepted for _, result in decided),
-            round_seconds=totals.round_seconds + self._clock() - started,
+            round_seconds=totals.round_seconds + now - started,
             draft_seconds=totals.draft_seconds + sum(t.forward_seconds for t in drafts),
             verify_seconds=totals.verify_seconds + reply.timings.forward_seconds,
             align_seconds=totals.align_seconds + sum(t.align_seconds for t in passes),

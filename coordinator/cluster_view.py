@@ -37,7 +37,10 @@ class ClusterView:
             num_waiting=scheduler.num_waiting,
             num_running=scheduler.num_running,
             max_waiting=self.settings.max_waiting,
-            num_speculative_tokens=self.settings.num_speculative_tokens,
+            speculation=scheduler.rule.text,
+            window_size=scheduler.limits.window,
+            predicted_speedup=scheduler.rule.speedup.predicted,
+            measured_speedup=scheduler.rule.speedup.measured,
             uptime_seconds=self.clock() - self.started,
             totals=self.accounting.totals,
         )

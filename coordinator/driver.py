@@ -7,10 +7,13 @@ the pool's business, which text a client sees the ledger's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from coordinator.accounting import Accounting
+from coordinator.batches import draft_batch, verify_batch
 from coordinator.ledger import Ledger
 from coordinator.links import Batch
 from coordinator.replies import believed_length, check_draft, check_verify
@@ -18,7 +21,9 @@ from coordinator.scheduler.commands import Command, Draft, Release, Verify
 from coordinator.scheduler.events import (
     DraftCompleted,
     DraftOutcome,
+    DraftOverdue,
     Event,
+    PassCost,
     SequenceArrived,
     SequenceCancelled,
     VerifyCompleted,
@@ -33,14 +38,15 @@ from exspec.core.errors import ExspecError, InternalError, PeerError, ProtocolEr
 from exspec.core.ids import BatchId, SequenceId, WorkerId
 from exspec.core.rounds import (
     DraftBatch,
-    DraftEntry,
     DraftReply,
     EntryStatus,
+    PassTimings,
     VerifyBatch,
     VerifyEntry,
     VerifyReply,
     VerifyResult,
 )
+from exspec.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +66,29 @@ class Senders(Protocol):
         ...
 
 
+CallLater = Callable[[float, Callable[[], None]], object]
+"""Call a function after that many seconds, on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the driver's time comes from."""
+
+    clock: Clock
+    call_later: CallLater
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A batch in flight."""
+
+    worker_id: WorkerId
+    batch: Batch
+    sent: float
+    is_grouped: bool = False
+    """A verify before which no row has to move."""
+
+
 class Driver:
     """Owns scheduler and ledger; everything that changes them comes through here."""
 
@@ -69,6 +98,7 @@ class Driver:
         ledger: Ledger,
         accounting: Accounting,
         senders: Senders,
+        timing: Timing,
         recorder: Recorder | None = None,
     ) -> None:
         self.scheduler = scheduler
@@ -77,8 +107,9 @@ class Driver:
         """For reading, and for opening sequences."""
         self._accounting = accounting
         self._senders = senders
+        self._timing = timing
         self._decide = scheduler.handle if recorder is None else recorder.handle
-        self._in_flight: dict[BatchId, tuple[WorkerId, Batch]] = {}
+        self._in_flight: dict[BatchId, _Flight] = {}
 
     # Members
 
@@ -92,12 +123,13 @@ class Driver:
 
     def lose(self, worker_id: WorkerId) -> None:
         """A worker is gone; replies of its batches in flight would not be believed any more."""
-        keys = [key for key, (owner, _batch) in self._in_flight.items() if owner == worker_id]
-        lost = [self._in_flight.pop(key)[1] for key in keys]
+        keys = [key for key, flight in self._in_flight.items() if flight.worker_id == worker_id]
+        lost = [self._in_flight.pop(key).batch for key in keys]
         for batch in lost:
             if isinstance(batch, DraftBatch):
                 self._accounting.note_draft_failure()
-        self._accounting.note_lost(worker_id)
+            else:
+                self._accounting.forget(entry.key.sequence_id for entry in batch.entries)
         self._handle(WorkerLost(worker_id))
         for batch in lost:
             if isinstance(batch, VerifyBatch):
@@ -112,12 +144,14 @@ class Driver:
     def cancel(self, sequence_id: SequenceId) -> None:
         """Its caller went away."""
         if self.ledger.cancel(sequence_id):
+            self._accounting.forget((sequence_id,))
             self._handle(SequenceCancelled(sequence_id))
 
     def fail(self, sequence_id: SequenceId, error: ExspecError) -> None:
         """It cannot go on."""
         if sequence_id in self.ledger:
             self._accounting.note_failure()
+            self._accounting.forget((sequence_id,))
             self.ledger.fail(sequence_id, error)
             self._handle(SequenceCancelled(sequence_id))
 
@@ -129,48 +163,61 @@ class Driver:
         Raises:
             ProtocolError: the reply does not fit its batch.
         """
-        owner, batch = self._in_flight.get(reply.batch_id, (None, None))
-        if owner != worker_id or batch is None:
+        flight = self._in_flight.get(reply.batch_id)
+        if flight is None or flight.worker_id != worker_id:
             return
+        batch = flight.batch
         if isinstance(batch, VerifyBatch) and isinstance(reply, VerifyReply):
             check_verify(batch, reply)
             del self._in_flight[reply.batch_id]
-            self._take_verify(worker_id, batch, reply)
+            self._take_verify(flight, batch, reply)
         elif isinstance(batch, DraftBatch) and isinstance(reply, DraftReply):
             check_draft(batch, reply)
             del self._in_flight[reply.batch_id]
-            self._take_draft(worker_id, reply)
+            self._take_draft(flight, reply)
         else:
             raise ProtocolError(f"worker {worker_id} answered in another role")
 
-    def _take_draft(self, worker_id: WorkerId, reply: DraftReply) -> None:
+    def _take_draft(self, flight: _Flight, reply: DraftReply) -> None:
+        worker_id = flight.worker_id
         self._accounting.note_draft(reply)
         outcomes: list[DraftOutcome] = []
         for result in reply.results:
-            if result.status is EntryStatus.OK:
-                self.ledger.stage_draft(result.key.sequence_id, result.draft_tokens)
-            else:
-                _log_entry("draft", worker_id, result.key.sequence_id, result.status, result.detail)
+            sequence_id = result.key.sequence_id
+            if result.status is not EntryStatus.OK:
+                _log_entry("draft", worker_id, sequence_id, result.status, result.detail)
+            elif self.scheduler.awaits_draft(sequence_id, reply.batch_id):
+                self.ledger.stage_draft(sequence_id, result.draft_tokens)
             outcomes.append(
                 DraftOutcome(
-                    result.key.sequence_id,
-                    result.status,
-                    len(result.draft_tokens),
-                    believed_length(result),
+                    sequence_id, result.status, len(result.draft_tokens), believed_length(result)
                 )
             )
-        self._handle(DraftCompleted(worker_id, reply.batch_id, tuple(outcomes)))
+        cost = self._cost(flight, reply.timings)
+        self._handle(DraftCompleted(worker_id, reply.batch_id, tuple(outcomes), cost))
 
-    def _take_verify(self, worker_id: WorkerId, batch: VerifyBatch, reply: VerifyReply) -> None:
+    def _take_verify(self, flight: _Flight, batch: VerifyBatch, reply: VerifyReply) -> None:
+        cost = self._cost(flight, reply.timings)
         for result in reply.results:
             self._give_up_if_hopeless(result)
         outcomes = tuple(
-            self._commit(worker_id, entry, result)
+            self._commit(flight.worker_id, entry, result)
             for entry, result in zip(batch.entries, reply.results, strict=True)
         )
         num_committed = sum(outcome.num_committed for outcome in outcomes)
-        self._accounting.note_verify(worker_id, batch, reply, num_committed)
-        self._handle(VerifyCompleted(worker_id, reply.batch_id, outcomes))
+        self._accounting.note_verify(batch, reply, num_committed, is_grouped=flight.is_grouped)
+        self._handle(VerifyCompleted(flight.worker_id, reply.batch_id, outcomes, cost))
+
+    def _cost(self, flight: _Flight, timings: PassTimings) -> PassCost:
+        elapsed = self._timing.clock() - flight.sent
+        return PassCost(timings.total_seconds, elapsed, timings.queue_seconds)
+
+    def _give_up_waiting(self, batch_id: BatchId) -> None:
+        """A draft batch used its patience up; if it was answered meanwhile, nothing happens."""
+        flight = self._in_flight.get(batch_id)
+        if flight is not None:
+            self._accounting.note_overdue()
+            self._handle(DraftOverdue(flight.worker_id, batch_id))
 
     def _commit(
         self, worker_id: WorkerId, entry: VerifyEntry, result: VerifyResult
@@ -218,50 +265,23 @@ class Driver:
     def _execute(self, command: Command) -> None:
         match command:
             case Draft():
-                self._send(command.worker_id, self._draft_batch(command))
-                for order in command.orders:
-                    self._note_order(order.key.sequence_id)
+                self._send(command.worker_id, draft_batch(command, self.ledger))
+                late = partial(self._give_up_waiting, command.batch_id)
+                self._timing.call_later(command.patience_seconds, late)
             case Verify():
-                self._send(command.worker_id, self._verify_batch(command))
-                self._accounting.note_order(command.worker_id)
+                is_grouped = command.alignment is None or command.alignment.is_noop
+                batch = verify_batch(command, self.ledger)
+                self._send(command.worker_id, batch, is_grouped=is_grouped)
             case Release():
                 self._senders.release(command.worker_id, command.sequence_ids)
 
-    def _send(self, worker_id: WorkerId, batch: Batch) -> None:
-        self._in_flight[batch.batch_id] = (worker_id, batch)
+    def _send(self, worker_id: WorkerId, batch: Batch, *, is_grouped: bool = False) -> None:
+        now = self._timing.clock()
+        self._in_flight[batch.batch_id] = _Flight(worker_id, batch, now, is_grouped)
         for entry in batch.entries:
             self.ledger.note_started(entry.key.sequence_id)
+        self._accounting.note_orders(batch)
         self._senders.send(worker_id, batch)
-
-    def _note_order(self, sequence_id: SequenceId) -> None:
-        target = self.scheduler.state.rows[sequence_id].target
-        if target is not None:
-            self._accounting.note_order(target.worker_id)
-
-    def _draft_batch(self, command: Draft) -> DraftBatch:
-        entries = tuple(
-            DraftEntry(
-                order.key,
-                order.start,
-                self.ledger.tokens(order.key.sequence_id, order.start, order.end),
-                order.num_draft_tokens,
-            )
-            for order in command.orders
-        )
-        return DraftBatch(command.batch_id, entries)
-
-    def _verify_batch(self, command: Verify) -> VerifyBatch:
-        entries = tuple(
-            VerifyEntry(
-                order.key,
-                order.start,
-                self.ledger.tokens(order.key.sequence_id, order.start, order.end),
-                self.ledger.take_draft(order.key.sequence_id, order.num_draft_tokens),
-                order.is_prefill,
-            )
-            for order in command.orders
-        )
-        return VerifyBatch(command.batch_id, entries)
 
 
 def _log_entry(

@@ -114,6 +114,10 @@ class WorkerLink:
             except Exception:  # the edge of a task: a bug here may not end the link in silence
                 logger.exception("link.failed address=%s", self._address)
                 self._go_down(InternalError("internal error; see the log"))
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # grpc takes a cancellation for a broken connection while a call is being opened.
+                raise asyncio.CancelledError
             wait = RECONNECT_SECONDS * 2 ** min(self._num_futile, 10)
             await asyncio.sleep(min(wait, LONGEST_RECONNECT_SECONDS))
 

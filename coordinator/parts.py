@@ -10,12 +10,13 @@ import grpc.aio
 
 from coordinator.accounting import Accounting
 from coordinator.cluster_view import ClusterView
-from coordinator.driver import Driver
+from coordinator.driver import Driver, Timing
 from coordinator.ledger import Ledger
 from coordinator.members import PoolLimits
 from coordinator.pool import WorkerPool
-from coordinator.scheduler.limits import SchedulerLimits
-from coordinator.scheduler.replay import POLICIES, Recorder
+from coordinator.scheduler.policies import POLICIES
+from coordinator.scheduler.replay import Recorder
+from coordinator.scheduler.rules import speculation_rule
 from coordinator.scheduler.scheduler import Scheduler
 from coordinator.service import GenerationService, ServiceLimits
 from coordinator.servicer import AdminServicer, GenerationServicer, RegistryServicer
@@ -59,17 +60,15 @@ def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> 
     )
     scheduler = Scheduler(
         POLICIES[settings.policy](),
-        SchedulerLimits(
-            batch_size=settings.batch_size,
-            num_speculative_tokens=settings.num_speculative_tokens,
-            max_prefill_tokens=settings.max_prefill_tokens,
-        ),
+        settings.scheduler_limits,
+        speculation=speculation_rule(settings.num_speculative_tokens),
     )
     accounting = Accounting(clock)
     ledger = Ledger(clock)
     pool = WorkerPool(limits, clock)
     recorder = None if trace is None else Recorder(scheduler, trace)
-    driver = Driver(scheduler, ledger, accounting, pool, recorder)
+    timing = Timing(clock, asyncio.get_running_loop().call_later)
+    driver = Driver(scheduler, ledger, accounting, pool, timing, recorder)
     service = GenerationService(
         driver,
         pool,

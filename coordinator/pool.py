@@ -256,6 +256,7 @@ class WorkerPool:
                 member.info.role,
                 member.info.num_slots,
                 member.info.model.max_length,
+                member.info.kv_layout,
             )
         )
         logger.info("pool.joined worker=%s", member.info.worker_id)

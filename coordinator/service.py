@@ -157,6 +157,8 @@ class GenerationService:
                     len(spec.prompt_tokens),
                     spec.max_length,
                     request.speculation.num_speculative_tokens,
+                    priority=request.priority,
+                    group=request.group,
                 )
             )
             self._require_place(spec.sequence_id)

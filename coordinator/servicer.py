@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from coordinator.cluster_view import ClusterView
 from coordinator.members import PoolLimits
@@ -48,11 +50,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def GenerateBatch(
         self, request: generation_pb2.GenerateBatchRequest, context: Context
     ) -> AsyncIterator[generation_pb2.GenerateBatchResponse]:
-        """Several prompts; their events as they come."""
+        """Several prompts; their events as they come. In the queue they are one group."""
         convert.check_batch(request)
+        group = request.request_id or f"batch-{secrets.token_hex(8)}"
         merged: asyncio.Queue[tuple[int, BatchEvent] | None] = asyncio.Queue()
         tasks = [
-            asyncio.create_task(self._run_item(request, index, merged))
+            asyncio.create_task(self._run_item(request, index, group, merged))
             for index in range(len(request.prompts))
         ]
         num_open = len(tasks)
@@ -106,11 +109,13 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self,
         request: generation_pb2.GenerateBatchRequest,
         index: int,
+        group: str,
         merged: asyncio.Queue[tuple[int, BatchEvent] | None],
     ) -> None:
         """One prompt of a batch; its failure is an event of its own."""
         try:
-            events = self._service.generate(_checked(convert.batch_item(request, index)))
+            item = replace(_checked(convert.batch_item(request, index)), group=group)
+            events = self._service.generate(item)
             async with contextlib.aclosing(events):
                 async for event in events:
                     merged.put_nowait((index, event))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from exspec.core.params import MAX_SPECULATIVE_TOKENS
+from coordinator.scheduler import rules
+from coordinator.scheduler.limits import SchedulerLimits
 from exspec.runtime.settings import ServiceSettings
 
 
@@ -17,23 +18,51 @@ class CoordinatorSettings(ServiceSettings):
     model_config = SettingsConfigDict(cli_prog_name="exspec serve coordinator")
 
     port: int = Field(50050, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    policy: Literal["eqspec"] = Field(
-        "eqspec", description="Scheduler: eqspec runs a stable batch per target in lockstep."
+    policy: Literal["eqspec", "exspec", "eqspec-static", "exspec-paper"] = Field(
+        "exspec",
+        description="exspec keeps as many groups of rows in play as pay; eqspec runs all "
+        "of them in lockstep; eqspec-static (no refill) and exspec-paper (full groups of one "
+        "length only, no ageing) are the paper's, for study.",
     )
     batch_size: int = Field(
         32,
         ge=1,
         le=1024,
-        description="Most rows a target verifies in one round; its own slots bound it too.",
+        description="Most rows a target verifies in one batch; its own slots bound it too.",
     )
-    num_speculative_tokens: int = Field(
-        5,
+    window_size: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="Most sequences in play on a target, the exspec policies' window; its own "
+        "slots bound it too. Default: the batch size.",
+    )
+    max_wait_rounds: int | None = Field(
+        None,
         ge=0,
-        le=MAX_SPECULATIVE_TOKENS,
-        description="Draft tokens per row and round, unless a request gives its own number.",
+        description="Rounds a target may begin without a sequence that is ready. Default: 8, or "
+        "twice what the window needs if that is more.",
+    )
+    max_batches_in_flight: int = Field(
+        2, ge=1, le=16, description="Batches sent to one worker and not answered yet."
+    )
+    num_speculative_tokens: str = Field(
+        rules.AUTO,
+        coerce_numbers_to_str=True,
+        description=f"Draft tokens per row and round, unless a request gives its own number: "
+        f"{rules.HELP}.",
     )
     max_prefill_tokens: int = Field(
-        512, ge=1, description="Prompt tokens per verify batch; longer prompts go in chunks."
+        512,
+        ge=1,
+        description="Prompt tokens in a verify batch that nobody waits for; longer prompts go in "
+        "chunks.",
+    )
+    max_mixed_prefill_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Prompt tokens in a verify batch that also decides tokens. Default: as many as "
+        "make the pass take about three times as long.",
     )
     max_waiting: int = Field(
         1024, ge=0, description="Most requests that may wait for a place; more are refused."
@@ -53,3 +82,26 @@ class CoordinatorSettings(ServiceSettings):
     record_trace: str = Field(
         "", description="File to record the scheduler's events and commands in; empty: none."
     )
+
+    @field_validator("num_speculative_tokens")
+    @classmethod
+    def _can_be_read(cls, text: str) -> str:
+        rules.speculation_rule(text)
+        return text
+
+    @model_validator(mode="after")
+    def _limits_make_sense(self) -> CoordinatorSettings:
+        _ = self.scheduler_limits
+        return self
+
+    @property
+    def scheduler_limits(self) -> SchedulerLimits:
+        """The bounds of the scheduler."""
+        return SchedulerLimits(
+            batch_size=self.batch_size,
+            window_size=self.window_size,
+            max_wait_rounds=self.max_wait_rounds,
+            max_batches_in_flight=self.max_batches_in_flight,
+            max_prefill_tokens=self.max_prefill_tokens,
+            max_mixed_prefill_tokens=self.max_mixed_prefill_tokens,
+        )

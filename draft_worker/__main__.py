@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,11 +18,14 @@ from exspec.runtime.settings import load_settings
 if TYPE_CHECKING:
     import grpc.aio
 
-    from draft_worker.drafter import Proposer
+    from draft_worker.drafter import Drafter
+    from draft_worker.proposer import Proposer
     from draft_worker.servicer import DraftServicer
     from exspec.engine.model_runner import ModelRunner
     from exspec.runtime.worker_thread import WorkerThread
     from exspec.wire.worker_process import Identity
+
+logger = logging.getLogger(__name__)
 
 
 class DraftRole:
@@ -34,6 +38,7 @@ class DraftRole:
         self._identity = identity
         self._servicer: DraftServicer | None = None
         self._runner: ModelRunner | None = None
+        self._drafter: Drafter | None = None
 
     def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
         """Add DraftService."""
@@ -48,8 +53,13 @@ class DraftRole:
         from draft_worker.drafter import Drafter
 
         assert self._servicer is not None
-        drafter = Drafter(self._proposer(), monotonic, orphan_seconds=self._settings.orphan_seconds)
-        self._servicer.open(drafter)
+        self._drafter = Drafter(
+            self._proposer(),
+            monotonic,
+            orphan_seconds=self._settings.orphan_seconds,
+            num_ahead=self._settings.draft_ahead,
+        )
+        self._servicer.open(self._drafter)
 
     def describe(self, address: str) -> WorkerInfo:
         """The worker as it announces itself."""
@@ -65,6 +75,18 @@ class DraftRole:
             else replace(runner.facts, max_length=runner.capacity),
             kv_layout="" if runner is None else self._settings.kv_layout,
             kv_bytes=0 if runner is None else runner.kv_bytes,
+        )
+
+    def log_totals(self) -> None:
+        """What drafting ahead was good for, once, when the worker has stopped."""
+        if self._drafter is None or not self._settings.draft_ahead:
+            return
+        ahead = self._drafter.ahead
+        logger.info(
+            "draft.ahead drafted=%d proposed=%d wasted=%d",
+            ahead.num_drafted,
+            ahead.num_proposed,
+            ahead.num_wasted,
         )
 
     def _proposer(self) -> Proposer:
@@ -112,7 +134,10 @@ def main(argv: list[str]) -> int:
     from exspec.wire.worker_process import Identity, run_process
 
     identity = Identity(Role.DRAFT, settings.worker_id)
-    return run_process(DraftRole(settings, identity), identity, settings)
+    role = DraftRole(settings, identity)
+    exit_code = run_process(role, identity, settings)
+    role.log_totals()
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -2,15 +2,16 @@
 
 The drafter keeps what it holds of every sequence across rounds (`core.sessions`): after a round it
 keeps the longest common prefix of what it drafted and what was committed, and feeds the rest.
+Between batches it may draft ahead, one step at a time (`draft_worker.ahead`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
 
+from draft_worker.ahead import AheadDrafts, Drafted
+from draft_worker.proposer import ProposalRow, Proposals, Proposer
 from exspec.core.ids import SequenceId
 from exspec.core.rounds import (
     DraftBatch,
@@ -26,57 +27,19 @@ from exspec.runtime.clock import Clock
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalRow:
-    """A sequence to propose for: feed `feed.tokens`, then propose up to `num_draft_tokens`.
-
-    `log` is the whole committed log, `feed.tokens` included.
-    """
-
-    feed: Feed
-    log: tuple[int, ...]
-    num_draft_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Proposals:
-    """One list per row. The last proposed token of a row was not fed; `num_fed` counts the rest.
-
-    Of `failed_rows` not even the committed tokens could be fed.
-    """
-
-    tokens: tuple[tuple[int, ...], ...]
-    num_fed: tuple[int, ...]
-    align_seconds: float = 0.0
-    forward_seconds: float = 0.0
-    num_moved_rows: int = 0
-    failed_rows: frozenset[int] = frozenset()
-
-
-class Proposer(Protocol):
-    """Where proposals come from: a model, or the prompt itself."""
-
-    @property
-    def num_slots(self) -> int: ...
-    @property
-    def capacity(self) -> int: ...
-    @property
-    def vocab_size(self) -> int:
-        """Ids it knows are below this."""
-        ...
-
-    def propose(self, rows: list[ProposalRow]) -> Proposals: ...
-    def release(self, slot: int) -> None: ...
-
-
 class Drafter:
     """Owns the sessions and the proposer of one draft worker; one thread calls it."""
 
-    def __init__(self, proposer: Proposer, clock: Clock, *, orphan_seconds: float) -> None:
+    def __init__(
+        self, proposer: Proposer, clock: Clock, *, orphan_seconds: float, num_ahead: int = 0
+    ) -> None:
+        """`num_ahead`: how far `draft_ahead` goes. 0 unless the proposer chains (`AheadDrafts`)."""
         self._proposer = proposer
         self._clock = clock
         self._orphan_seconds = orphan_seconds
         self._sessions = SessionTable[DraftResult](proposer.num_slots)
+        self.ahead = AheadDrafts(num_ahead, proposer.capacity)
+        """For reading."""
 
     @property
     def num_sequences(self) -> int:
@@ -99,11 +62,29 @@ class Drafter:
             else:
                 results[entry.key.sequence_id] = answer
         proposals = self._propose(rows)
-        for index, entry in enumerate(entries):
-            results[entry.key.sequence_id] = self._answer(entry, proposals, index)
+        for index, (entry, row) in enumerate(zip(entries, rows, strict=True)):
+            results[entry.key.sequence_id] = self._conclude(entry, row, proposals, index)
         ordered = tuple(results[entry.key.sequence_id] for entry in batch.entries)
         timings = self._timings(arrived, started, rows, proposals)
         return DraftReply(batch.batch_id, ordered, timings)
+
+    def draft_ahead(self) -> bool:
+        """One token more for all rows that have room. Returns whether there is more to do.
+
+        Never raises, and no later entry fails by it: after a failed pass the rows are forgotten,
+        and sent again.
+        """
+        step = self.ahead.next_step()
+        if not step:
+            return False
+        try:
+            proposals = self._proposer.propose(list(step.values()))
+        except Exception:  # as for a batch
+            logger.exception("draft.ahead_failed rows=%d", len(step))
+            self.forget(step)
+            return False
+        self.ahead.advance(list(step), proposals)
+        return self.ahead.has_room
 
     def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
         """Free the slots of sequences nobody will ask for again; unknown ones are ignored."""
@@ -127,7 +108,12 @@ class Drafter:
                 # The last proposal is not fed, so K proposals need K - 1 more positions.
                 room = self._proposer.capacity - entry.end + 1
                 log = self._sessions.held_tokens(entry.key.sequence_id)
-                return ProposalRow(feed, log, min(entry.num_draft_tokens, room))
+                row = ProposalRow(feed, log, min(entry.num_draft_tokens, room))
+                if not entry.num_draft_tokens:
+                    self.ahead.drop(entry.key.sequence_id)
+                    return row
+                row = self.ahead.resume(entry.key.sequence_id, row)
+                return row if row.num_draft_tokens else self._answer(entry, row, ())
 
     def _propose(self, rows: list[ProposalRow]) -> Proposals | None:
         if not rows:
@@ -138,14 +124,36 @@ class Drafter:
             logger.exception("draft.pass_failed rows=%d", len(rows))
             return None
 
-    def _answer(self, entry: DraftEntry, proposals: Proposals | None, index: int) -> DraftResult:
+    def _conclude(
+        self, entry: DraftEntry, row: ProposalRow, proposals: Proposals | None, index: int
+    ) -> DraftResult:
         if proposals is None:
             return self._failed(entry, "the pass failed")
-        if index in proposals.failed_rows:
+        if index in proposals.failed_rows and len(row.log) == entry.end:
             return self._failed(entry, "the draft's logits are not finite")
-        tokens = proposals.tokens[index]
+        if not entry.num_draft_tokens:
+            return self._fed(entry)
+        return self._answer(entry, row, proposals.tokens[index], proposals.num_fed[index])
+
+    def _fed(self, entry: DraftEntry) -> DraftResult:
+        result = DraftResult(entry.key, EntryStatus.OK, entry.end)
+        self._sessions.record(entry.key, (), result)
+        return result
+
+    def _answer(
+        self, entry: DraftEntry, row: ProposalRow, new_tokens: tuple[int, ...], num_fed: int = 0
+    ) -> DraftResult:
+        """Propose what was known beyond the entry's log, then the new tokens."""
+        known = (*row.log, *new_tokens)
+        tokens = known[entry.end : entry.end + entry.num_draft_tokens]
+        num_held = len(row.log) + num_fed if new_tokens else row.feed.start
         result = DraftResult(entry.key, EntryStatus.OK, entry.end, tokens)
-        self._sessions.record(entry.key, tokens[: proposals.num_fed[index]], result)
+        # Without drafting ahead the last proposal is never held, and so it is with it: the session
+        # does not depend on what was done between batches.
+        num_recorded = max(0, min(num_held - entry.end, len(tokens) - 1))
+        self._sessions.record(entry.key, tokens[:num_recorded], result)
+        drafted = Drafted(entry.end, len(tokens), new_tokens, num_held)
+        self.ahead.settle(entry.key.sequence_id, drafted)
         return result
 
     def _failed(self, entry: DraftEntry, detail: str) -> DraftResult:
@@ -153,6 +161,7 @@ class Drafter:
         return DraftResult(entry.key, EntryStatus.FAILED, 0, detail=detail)
 
     def _forget(self, sequence_id: SequenceId) -> None:
+        self.ahead.drop(sequence_id)
         slot = self._sessions.forget(sequence_id)
         if slot is not None:
             self._proposer.release(slot)

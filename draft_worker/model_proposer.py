@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draft_worker.drafter import ProposalRow, Proposals
+from draft_worker.proposer import ProposalRow, Proposals
 from exspec.engine.rows import PassRunner, RowInput
 
 
@@ -25,19 +25,18 @@ class ModelProposer:
         A row ends early at a token the model gives no finite numbers for.
         """
         drafted: list[list[int]] = [[] for _ in rows]
+        failed = set[int]()
         align_seconds = forward_seconds = 0.0
         num_moved_rows = 0
-        for step in range(max(row.num_draft_tokens for row in rows)):
-            active = [
-                i
-                for i, row in enumerate(rows)
-                if row.num_draft_tokens > step and len(drafted[i]) == step
-            ]
+        for step in range(max(1, *(row.num_draft_tokens for row in rows))):
+            active = [i for i, row in enumerate(rows) if _takes_part(row, drafted[i], step)]
             if not active:
                 break
             output = self._runner.forward([_row_input(rows[i], drafted[i]) for i in active])
-            for i, choices in zip(active, output.choices, strict=True):
+            for place, (i, choices) in enumerate(zip(active, output.choices, strict=True)):
                 drafted[i] += choices
+                if not step and place in output.failed_rows:
+                    failed.add(i)
             align_seconds += output.align_seconds
             forward_seconds += output.forward_seconds
             num_moved_rows += output.num_moved_rows
@@ -47,14 +46,18 @@ class ModelProposer:
             align_seconds=align_seconds,
             forward_seconds=forward_seconds,
             num_moved_rows=num_moved_rows,
-            failed_rows=frozenset(
-                i for i, row in enumerate(rows) if row.num_draft_tokens and not drafted[i]
-            ),
+            failed_rows=frozenset(failed),
         )
+
+
+def _takes_part(row: ProposalRow, drafted: list[int], step: int) -> bool:
+    """All rows are fed; those that got a token in every pass and want more go on."""
+    return step == 0 or (row.num_draft_tokens > step and len(drafted) == step)
 
 
 def _row_input(row: ProposalRow, drafted: list[int]) -> RowInput:
     if not drafted:
-        return RowInput(row.feed.slot, row.feed.start, row.feed.tokens, num_choices=1)
+        num_choices = min(1, row.num_draft_tokens)
+        return RowInput(row.feed.slot, row.feed.start, row.feed.tokens, num_choices)
     start = len(row.log) + len(drafted) - 1
     return RowInput(row.feed.slot, start, (drafted[-1],), num_choices=1)

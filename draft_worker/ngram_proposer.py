@@ -5,7 +5,7 @@ Prompt look-up decoding (Saxena 2023): cheap, and good where the answer repeats 
 
 from __future__ import annotations
 
-from draft_worker.drafter import ProposalRow, Proposals
+from draft_worker.proposer import ProposalRow, Proposals
 
 NGRAM_CAPACITY = 1 << 20
 NGRAM_VOCAB_SIZE = 1 << 32

@@ -1,10 +1,14 @@
-"""DraftService over the drafter: one reply per request, in order; the loop only awaits."""
+"""DraftService over the drafter: one reply per request, in order; the loop only awaits.
+
+While no batch waits on any stream the drafter drafts ahead, if it does that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 from draft_worker.drafter import Drafter
+from draft_worker.idle import IdleTime, Inbox
 from exspec.core.errors import UnavailableError
 from exspec.core.ids import SequenceId
 from exspec.runtime.clock import Clock
@@ -26,6 +30,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._clock = clock
         self._incarnation = incarnation
         self._drafter: Drafter | None = None
+        self._idle_time = IdleTime(thread)
 
     def open(self, drafter: Drafter) -> None:
         """The model is loaded: calls are served from now on, UNAVAILABLE before."""
@@ -40,14 +45,16 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             raise UnavailableError("the model is still loading")
         held: set[SequenceId] = set()
         try:
-            async for request in request_iterator:
-                require_incarnation(request.incarnation, self._incarnation)
-                arrived = self._clock()
-                batch = draft_batch_from_message(request)
-                held.difference_update(batch.released)
-                held.update(entry.key.sequence_id for entry in batch.entries)
-                reply = await self._thread.run(drafter.draft, batch, arrived)
-                yield draft_reply_to_message(reply)
+            with self._idle_time.watching(Inbox(request_iterator, self._clock)) as inbox:
+                async for request, arrived in inbox:
+                    require_incarnation(request.incarnation, self._incarnation)
+                    batch = draft_batch_from_message(request)
+                    held.difference_update(batch.released)
+                    held.update(entry.key.sequence_id for entry in batch.entries)
+                    reply = await self._thread.run(drafter.draft, batch, arrived)
+                    yield draft_reply_to_message(reply)
+                    if drafter.ahead.num_ahead:
+                        self._idle_time.spend(drafter.draft_ahead)
         finally:
             # A coordinator that comes back, or another one, starts with empty workers.
             self._thread.post(drafter.forget, held)

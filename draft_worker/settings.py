@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from exspec.runtime.settings import ModelWorkerSettings
@@ -30,3 +30,19 @@ class DraftSettings(ModelWorkerSettings):
     ngram_min: int = Field(
         2, ge=1, le=16, description="Shortest run of tokens the n-gram draft looks up."
     )
+    draft_ahead: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="Tokens to draft beyond the proposals while no batch waits, guessing that all "
+        "are accepted; 0: none. With one more than is proposed in a round, a right guess leaves "
+        "nothing to do. For a draft on a processor of its own: on one shared with a target it "
+        "takes time from the target. Not for ngram.",
+    )
+
+    @field_validator("draft_ahead")
+    @classmethod
+    def _needs_a_model(cls, value: int, values: ValidationInfo) -> int:
+        if value and values.data.get("model") == NGRAM:
+            raise ValueError("the n-gram draft does not draft ahead")
+        return value

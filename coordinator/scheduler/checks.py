@@ -51,17 +51,18 @@ def batch_in_flight(state: State, worker_id: WorkerId, role: Role, batch_id: Bat
     worker = member(state, worker_id)
     if worker.role is not role:
         raise SchedulerError(f"worker {worker_id} is no {role.value} worker")
-    if worker.batch is None or worker.batch.batch_id != batch_id:
+    batch = worker.batches.get(batch_id)
+    if batch is None:
         raise SchedulerError(f"batch {batch_id} is not in flight at worker {worker_id}")
-    return worker.batch
+    return batch
 
 
 def check_draft_outcomes(batch: Batch, outcomes: Sequence[DraftOutcome]) -> None:
     """One possible outcome per order, in the order of the orders."""
     _check_rows(batch, outcomes)
     for row, order, outcome in zip(batch.rows, batch.orders, outcomes, strict=True):
-        if row.phase is Phase.FINISHED:
-            continue
+        if row.draft_batch is not batch:
+            continue  # it left this worker meanwhile
         _require(0 <= outcome.num_drafted <= order.num_draft_tokens, outcome)
         _require(outcome.status is EntryStatus.OK or outcome.num_drafted == 0, outcome)
         _require(outcome.kv_length >= 0, outcome)

@@ -15,7 +15,7 @@ from exspec.core.rounds import EntryKey
 
 @dataclass(frozen=True, slots=True)
 class DraftOrder:
-    """Feed `log[start:end]`, propose up to `num_draft_tokens`."""
+    """Feed `log[start:end]`, propose up to `num_draft_tokens` (0: feed only)."""
 
     key: EntryKey
     start: int
@@ -25,11 +25,16 @@ class DraftOrder:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Send a batch to a draft worker."""
+    """Send a batch to a draft worker.
+
+    After `patience_seconds` without an answer waiting costs more than going on without drafts: the
+    driver then says `DraftOverdue`.
+    """
 
     worker_id: WorkerId
     batch_id: BatchId
     orders: tuple[DraftOrder, ...]
+    patience_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

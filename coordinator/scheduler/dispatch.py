@@ -1,76 +1,113 @@
-"""Giving idle workers their next batch: asks the policy, builds the orders, notes the batch.
+"""Giving workers their next batch: builds the orders and notes the batch.
 
-No event is handled here and no home changes here.
+No event is handled here, no home changes here, and no round begins here.
 """
 
 from __future__ import annotations
 
-from coordinator.scheduler.commands import Command, Draft, Verify
+from coordinator.scheduler.commands import Command, Draft, DraftOrder, Verify
+from coordinator.scheduler.costs import Costs
 from coordinator.scheduler.limits import SchedulerLimits
-from coordinator.scheduler.orders import VerifyPlan, draft_order, plan_verify
-from coordinator.scheduler.policy import Policy
-from coordinator.scheduler.rows import Batch, Phase, Worker
-from coordinator.scheduler.speculation import SpeculationRule
+from coordinator.scheduler.orders import (
+    VerifyPlan,
+    draft_order,
+    feed_orders,
+    in_prefill,
+    plan_verify,
+)
+from coordinator.scheduler.rows import Batch, Group, Phase, Row, Worker
 from coordinator.scheduler.state import State
-from exspec.core.ids import BatchId, Role
+from exspec.core.ids import BatchId
 
 
 class Dispatcher:
-    """Owns the numbering of batches. A worker has at most one batch in flight."""
+    """Owns the numbering of batches; keeps the batches in flight at a worker within the limit."""
 
     def __init__(
-        self,
-        state: State,
-        policy: Policy,
-        limits: SchedulerLimits,
-        speculation: SpeculationRule,
-        first_batch_id: int,
+        self, state: State, costs: Costs, limits: SchedulerLimits, first_batch_id: int
     ) -> None:
         self._state = state
-        self._policy = policy
+        self._costs = costs
         self._limits = limits
-        self._speculation = speculation
         self._next_batch_id = first_batch_id
 
     def dispatch(self) -> list[Command]:
-        """Orders for every idle worker that has something to do: drafts, then verifies."""
-        idle = [worker for worker in self._state.workers.values() if worker.batch is None]
-        commands: list[Command] = []
-        for worker in idle:
-            if worker.role is Role.DRAFT:
-                commands.extend(self._draft(worker))
-        for worker in idle:
-            if worker.role is Role.TARGET:
-                commands.extend(self._verify(worker))
+        """Orders for every worker that has room for them: drafts, then verifies."""
+        commands: list[Command] = [
+            self._draft(worker)
+            for worker in self._state.drafts.values()
+            if worker.wanting and self._has_room(worker)
+        ]
+        for worker in self._state.drafts.values():
+            if worker.hungry and self._has_room(worker):
+                commands.extend(self._feed(worker))
+        for target in self._state.targets.values():
+            for group in tuple(target.groups):
+                if not self._has_room(target):
+                    break
+                if not group.num_awaited:
+                    commands.append(self._verify(group))
         return commands
 
-    def _draft(self, worker: Worker) -> tuple[Draft, ...]:
-        rows = self._policy.next_draft(worker, self._limits)
-        if not rows:
-            return ()
-        orders = tuple(draft_order(row, worker, self._speculation) for row in rows)
-        batch = Batch(self._new_batch_id(), worker, rows, orders)
+    def _draft(self, worker: Worker) -> Draft:
+        """All that want a draft from this worker, of whatever target."""
+        rows = tuple(worker.wanting.values())
+        orders = tuple([draft_order(row) for row in rows])
+        patience = self._costs.patience(worker, orders)
         for row in rows:
             self._state.move(row, Phase.DRAFTING)
-        self._state.begin_batch(batch)
-        return (Draft(worker.worker_id, batch.batch_id, orders),)
+        batch = self._begin_draft(worker, rows, orders, patience)
+        return Draft(worker.worker_id, batch.batch_id, orders, patience)
 
-    def _verify(self, target: Worker) -> tuple[Verify, ...]:
-        chosen = self._policy.next_verify(target, self._limits)
-        if not chosen:
+    def _feed(self, worker: Worker) -> tuple[Draft, ...]:
+        """What no round waits for, in pieces that hold drafts up for little time."""
+        feed = feed_orders(worker, self._costs.feed_budget(worker, self._limits))
+        if not feed:
             return ()
-        plan = plan_verify(chosen, self._speculation, self._limits.max_prefill_tokens)
-        batch = Batch(self._new_batch_id(), target, plan.rows, plan.orders)
+        orders = tuple([order for _, order in feed])
+        patience = self._costs.patience(worker, orders)
+        batch = self._begin_draft(worker, tuple([row for row, _ in feed]), orders, patience)
+        return (Draft(worker.worker_id, batch.batch_id, orders, patience),)
+
+    def _begin_draft(
+        self,
+        worker: Worker,
+        rows: tuple[Row, ...],
+        orders: tuple[DraftOrder, ...],
+        patience: float,
+    ) -> Batch:
+        is_overlapped = any(target.batches for target in self._state.targets.values())
+        batch = Batch(self._new_batch_id(), worker, rows, orders, None, is_overlapped, patience)
+        self._state.begin_batch(batch)
+        return batch
+
+    def _verify(self, group: Group) -> Verify:
+        target = group.target
+        plan = self._plan(target, tuple(group.rows.values()))
+        self._state.end_group(group)
+        for row in plan.left_out:
+            self._state.move(row, Phase.READY)
         for row in plan.rows:
             self._state.move(row, Phase.VERIFYING)
         self._align(plan)
+        is_overlapped = any(worker.batches for worker in self._state.drafts.values())
+        batch = Batch(self._new_batch_id(), target, plan.rows, plan.orders, group, is_overlapped)
         self._state.begin_batch(batch)
-        return (Verify(target.worker_id, batch.batch_id, plan.orders, plan.alignment),)
+        return Verify(target.worker_id, batch.batch_id, plan.orders, plan.alignment)
+
+    def _plan(self, target: Worker, rows: tuple[Row, ...]) -> VerifyPlan:
+        num_deciding = sum(1 for row in rows if not in_prefill(row))
+        if not num_deciding:
+            return plan_verify(rows, self._limits.max_prefill_tokens)
+        return plan_verify(rows, self._costs.prefill_budget(target, num_deciding, self._limits))
 
     def _align(self, plan: VerifyPlan) -> None:
         if plan.alignment is not None:
             for row, left_pad in zip(plan.decoding_rows, plan.alignment.left_pads, strict=True):
                 self._state.align(row, left_pad)
+
+    def _has_room(self, worker: Worker) -> bool:
+        return len(worker.batches) < self._limits.max_batches_in_flight
 
     def _new_batch_id(self) -> BatchId:
         batch_id = BatchId(self._next_batch_id)

@@ -1,34 +1,48 @@
 """EQSPEC: per target a stable batch in lockstep, every row in every round (paper, section 3).
 
-Finished rows are refilled at the next round. Only the choice of rows lives here.
+Only the choice of rows lives here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from coordinator.scheduler.costs import Costs
 from coordinator.scheduler.limits import SchedulerLimits
-from coordinator.scheduler.rows import Phase, Row, Worker
+from coordinator.scheduler.policy import has_window_room
+from coordinator.scheduler.rows import Row, Worker
 
 
 class EqSpec:
-    """Verify once no row of the target is drafting or about to; then verify all of them."""
+    """All rows of a target begin each round together; finished ones are refilled before it."""
 
     name = "eqspec"
 
     def has_room(self, target: Worker, limits: SchedulerLimits) -> bool:
-        """Up to B rows; a place is free as soon as its row has ended and its slot is too."""
-        return (
-            target.has_free_slot and not target.is_full and target.num_live_rows < limits.batch_size
-        )
+        """Up to B rows: the batch is all that lives there."""
+        return has_window_room(target, limits) and target.num_live_rows < limits.batch_size
 
-    def next_draft(self, worker: Worker, limits: SchedulerLimits) -> tuple[Row, ...] | None:  # noqa: ARG002
-        """All rows that want a draft from this worker, of whatever target."""
-        if not worker.num_rows_in[Phase.WANTS_DRAFT]:
+    def next_group(
+        self,
+        target: Worker,
+        limits: SchedulerLimits,  # noqa: ARG002
+        costs: Costs,  # noqa: ARG002
+    ) -> Sequence[Row] | None:
+        """The whole batch, once no row of it is in a round."""
+        if not target.ready or target.num_in_round:
             return None
-        return worker.rows_in(Phase.WANTS_DRAFT)
+        return tuple(target.ready.values())
 
-    def next_verify(self, target: Worker, limits: SchedulerLimits) -> tuple[Row, ...] | None:  # noqa: ARG002
-        """The whole batch, or nothing while one of its rows is short of its draft."""
-        counts = target.num_rows_in
-        if counts[Phase.WANTS_DRAFT] or counts[Phase.DRAFTING] or not counts[Phase.WANTS_VERIFY]:
-            return None
-        return target.rows_in(Phase.WANTS_VERIFY)
+
+class StaticEqSpec(EqSpec):
+    """EQSPEC as in the paper's code: a batch is refilled only when all of it has ended.
+
+    For study: its batches shrink as their rows end.
+    """
+
+    name = "eqspec-static"
+
+    def has_room(self, target: Worker, limits: SchedulerLimits) -> bool:
+        """Only while no row of the batch has begun."""
+        has_begun = bool(target.told or target.num_in_round)
+        return not has_begun and super().has_room(target, limits)

@@ -2,7 +2,8 @@
 
 The driver guarantees: an event about a batch is sent only while that batch is in flight (a reply
 that comes after `WorkerLost`, or after the driver gave the batch up, is dropped before it gets
-here); tokens are committed to the ledger before `VerifyCompleted` is sent.
+here); tokens are committed to the ledger before `VerifyCompleted` is sent. Times are measured
+outside and come in as numbers; a worker serves what it is sent in the order it was sent.
 """
 
 from __future__ import annotations
@@ -14,13 +15,35 @@ from exspec.core.rounds import EntryStatus
 
 
 @dataclass(frozen=True, slots=True)
+class PassCost:
+    """What a batch took, in seconds.
+
+    `busy_seconds` is the worker's own measure of its work, `elapsed_seconds` runs from sending the
+    batch to its reply, `queued_seconds` is what of it the batch spent waiting at the worker.
+    """
+
+    busy_seconds: float
+    elapsed_seconds: float
+    queued_seconds: float = 0.0
+
+    @property
+    def wire_seconds(self) -> float:
+        """What neither work nor waiting explains."""
+        return max(0.0, self.elapsed_seconds - self.busy_seconds - self.queued_seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """A worker is connected, warm and empty. It can hold `num_slots` sequences of `max_length`."""
+    """A worker is connected, warm and empty. It can hold `num_slots` sequences of `max_length`.
+
+    `kv_layout` "padded": rows of a batch must end in one column, others are realigned first.
+    """
 
     worker_id: WorkerId
     role: Role
     num_slots: int
     max_length: int
+    kv_layout: str = "slots"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +64,16 @@ class WorkerLost:
 class SequenceArrived:
     """A sequence wants to grow from `length` committed tokens to at most `max_length`.
 
-    `max_draft_tokens` is the request's own bound per round; None: the policy's setting.
+    `max_draft_tokens` is the request's own number per round; None: the cluster's rule. Lower
+    `priority` goes first; sequences of one `group` (a client's batch) share its turns in the queue.
     """
 
     sequence_id: SequenceId
     length: int
     max_length: int
     max_draft_tokens: int | None = None
+    priority: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +103,23 @@ class DraftCompleted:
     worker_id: WorkerId
     batch_id: BatchId
     outcomes: tuple[DraftOutcome, ...]
+    cost: PassCost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOverdue:
+    """A draft batch was not answered within its patience: its rows go on with K = 0.
+
+    The batch stays in flight; its late answer only says what the worker holds.
+    """
+
+    worker_id: WorkerId
+    batch_id: BatchId
 
 
 @dataclass(frozen=True, slots=True)
 class DraftFailed:
-    """A draft worker did not answer in time. Its rows go on with K = 0; it stays a member."""
+    """A draft batch will not be answered. Its rows go on with K = 0; the worker stays a member."""
 
     worker_id: WorkerId
     batch_id: BatchId
@@ -109,6 +147,7 @@ class VerifyCompleted:
     worker_id: WorkerId
     batch_id: BatchId
     outcomes: tuple[VerifyOutcome, ...]
+    cost: PassCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +165,7 @@ Event = (
     | SequenceArrived
     | SequenceCancelled
     | DraftCompleted
+    | DraftOverdue
     | DraftFailed
     | VerifyCompleted
     | VerifyFailed

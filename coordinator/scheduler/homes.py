@@ -6,12 +6,16 @@ Placement by load lives here. Rounds, outcomes and phases of batches do not: see
 from __future__ import annotations
 
 from coordinator.scheduler.commands import Release
+from coordinator.scheduler.costs import Costs
 from coordinator.scheduler.limits import SchedulerLimits
 from coordinator.scheduler.policy import Policy
 from coordinator.scheduler.rows import Phase, Row, Worker
 from coordinator.scheduler.speculation import can_draft
 from coordinator.scheduler.state import State
-from exspec.core.ids import Role, SequenceId, WorkerId
+from exspec.core.ids import SequenceId, WorkerId
+
+MUCH_SLOWER = 2.0
+"""A draft worker that takes this many times as long as another is used when that one is full."""
 
 
 class Homes:
@@ -20,10 +24,11 @@ class Homes:
     A worker that was sent orders for a row gets exactly one `Release` when the row leaves it.
     """
 
-    def __init__(self, state: State, policy: Policy, limits: SchedulerLimits) -> None:
+    def __init__(self, state: State, policy: Policy, limits: SchedulerLimits, costs: Costs) -> None:
         self._state = state
         self._policy = policy
         self._limits = limits
+        self._costs = costs
         self._released: dict[WorkerId, list[SequenceId]] = {}
 
     def take_releases(self) -> list[Release]:
@@ -35,39 +40,36 @@ class Homes:
     # Targets
 
     def place_waiting(self) -> None:
-        """Give waiting rows a target, oldest first.
+        """Give waiting rows a target, first in the queue first.
 
         A row that fits no target with room is passed over: it cannot use that room, and it is
         first in line for the room it can use.
         """
-        if not self._state.waiting:
+        if not self._state.waiting or not self._targets_with_room():
             return
         for row in tuple(self._state.waiting):
-            if not self._targets_with_room():
-                return
             target = self._choose_target(row, avoided=None)
             if target is not None:
                 self._state.settle(row, target)
-                self._state.move(row, Phase.WANTS_VERIFY)
+                self._state.move(row, Phase.READY)
+                if not self._targets_with_room():
+                    return
 
     def rehome(self, row: Row, avoided: Worker | None = None) -> None:
         """Find another target for a row whose own one is of no use any more.
 
-        None with room: back to the queue, at its old place. A row that is still being drafted
-        keeps its phase; it is looked at again when the draft comes. Staged drafts are dropped.
+        None with room: back to the queue, at its old place. Its round is over; staged drafts are
+        dropped.
         """
         self.leave_target(row)
-        self._state.unstage(row)
         target = self._choose_target(row, avoided)
-        if target is not None:
-            self._state.settle(row, target)
-        if row.batch is not None:
-            return
         if target is None:
             self.leave_draft(row)
             self._state.move(row, Phase.WAITING)
-        elif row.phase is not Phase.WANTS_VERIFY:
-            self._state.move(row, Phase.WANTS_VERIFY)
+            return
+        self._state.settle(row, target)
+        if row.phase is not Phase.READY:
+            self._state.move(row, Phase.READY)
 
     def leave_target(self, row: Row) -> None:
         """Take a row from its target, if it has one, and let the target know."""
@@ -108,8 +110,8 @@ class Homes:
     def _targets_with_room(self) -> list[Worker]:
         return [
             worker
-            for worker in self._state.workers.values()
-            if worker.role is Role.TARGET and self._policy.has_room(worker, self._limits)
+            for worker in self._state.targets.values()
+            if self._policy.has_room(worker, self._limits)
         ]
 
     def _choose_target(self, row: Row, avoided: Worker | None) -> Worker | None:
@@ -121,15 +123,38 @@ class Homes:
         return min(fitting, key=_load, default=None)
 
     def _choose_draft(self, row: Row) -> Worker | None:
-        fitting = (
+        """One that serves rows of the same target, as long as it has no more than its share.
+
+        A draft batch has a fixed price, so the rows of a round should be drafted by few workers;
+        and the round waits for the slowest, so slow ones come last.
+        """
+        fitting = [
             worker
-            for worker in self._state.workers.values()
-            if worker.role is Role.DRAFT
-            and worker.has_free_slot
+            for worker in self._state.drafts.values()
+            if worker.has_free_slot
             and worker.join_index not in row.refused_drafts
             and can_draft(worker, row)
-        )
-        return min(fitting, key=_load, default=None)
+        ]
+        answering = [worker for worker in fitting if not worker.overdue]
+        fitting = self._without_slow(answering or fitting)
+        share = self._fair_share()
+        below = [worker for worker in fitting if len(worker.rows) < share]
+        if not below:
+            return min(fitting, key=_load, default=None)
+        return min(below, key=lambda worker: (-_num_together(worker, row), _load(worker)))
+
+    def _without_slow(self, workers: list[Worker]) -> list[Worker]:
+        """Those whose usual draft takes not much longer than that of the fastest among them."""
+        times = {worker: self._costs.usual_draft_seconds(worker) for worker in workers}
+        known = [seconds for seconds in times.values() if seconds]
+        longest = MUCH_SLOWER * min(known, default=0.0)
+        return [worker for worker in workers if times[worker] <= longest or not times[worker]]
+
+    def _fair_share(self) -> int:
+        """Rows per draft worker when all targets are full."""
+        window = self._limits.window
+        num_rows = sum(min(one.num_slots, window) for one in self._state.targets.values())
+        return -(-num_rows // max(1, len(self._state.drafts)))
 
     def _note_release(self, row: Row, worker: Worker) -> None:
         if self._state.is_member(worker) and row.sequence_id in worker.told:
@@ -138,3 +163,8 @@ class Homes:
 
 def _load(worker: Worker) -> tuple[int, int]:
     return len(worker.rows), worker.join_index
+
+
+def _num_together(worker: Worker, row: Row) -> int:
+    """Rows of the same target that this draft worker serves."""
+    return sum(1 for other in worker.rows.values() if other.target is row.target)

@@ -6,7 +6,7 @@ Nothing here changes the scheduler, and the scheduler does not need it: `check` 
 from __future__ import annotations
 
 from coordinator.scheduler.commands import VerifyOrder
-from coordinator.scheduler.rows import Batch, Phase, Row, Worker
+from coordinator.scheduler.rows import AWAITED, Batch, Group, Phase, Row, Worker
 from coordinator.scheduler.scheduler import Scheduler
 from exspec.core.ids import Role, SequenceId
 
@@ -26,8 +26,10 @@ def check(scheduler: Scheduler) -> None:
         _check_homes(scheduler, row)
     for worker in scheduler.state.workers.values():
         _check_worker(scheduler, worker)
-        if worker.batch is not None:
-            _check_batch(worker, worker.batch)
+        for batch in worker.batches.values():
+            _check_batch(worker, batch)
+        for group in worker.groups:
+            _check_group(worker, group)
     _check_queue(scheduler)
 
 
@@ -56,6 +58,9 @@ class Progress:
             )
 
 
+_IN_GROUP = (Phase.WANTS_DRAFT, Phase.DRAFTING, Phase.WANTS_VERIFY)
+
+
 def _require(condition: object, message: str) -> None:
     if not condition:
         raise InvariantError(message)
@@ -79,10 +84,17 @@ def _check_row(row: Row) -> None:
         row.phase in (Phase.WANTS_VERIFY, Phase.VERIFYING, Phase.FINISHED) or not row.num_drafted,
         f"{name}: {row.num_drafted} drafts staged while {row.phase.value}",
     )
-    in_flight = row.phase in (Phase.DRAFTING, Phase.VERIFYING)
     _require(
-        row.phase is Phase.FINISHED or in_flight == (row.batch is not None),
-        f"{name}: {row.phase.value}, but its batch is {row.batch}",
+        row.phase is Phase.FINISHED or (row.phase is Phase.VERIFYING) == (row.batch is not None),
+        f"{name}: {row.phase.value}, but its verify is {row.batch}",
+    )
+    _require(
+        row.phase is not Phase.DRAFTING or row.draft_batch is not None,
+        f"{name}: drafting, but in no draft batch",
+    )
+    _require(
+        (row.phase in _IN_GROUP) == (row.group is not None),
+        f"{name}: {row.phase.value}, but its group is {row.group}",
     )
     _require(
         row.phase is not Phase.FINISHED or row.batch is not None,
@@ -100,18 +112,18 @@ def _check_homes(scheduler: Scheduler, row: Row) -> None:
         _require(home.rows.get(name) is row, f"{name}: {home.worker_id} does not know of it")
     if row.phase is Phase.WAITING:
         _require(row.target is None and row.draft is None, f"{name}: waits, but owns a slot")
-    if row.phase in (Phase.WANTS_DRAFT, Phase.WANTS_VERIFY, Phase.VERIFYING):
+    if row.phase not in (Phase.WAITING, Phase.FINISHED):
         _require(row.target is not None, f"{name}: {row.phase.value} without a target")
     if row.phase in (Phase.WANTS_DRAFT, Phase.DRAFTING):
         _require(row.draft is not None, f"{name}: {row.phase.value} without a draft worker")
     _require(
+        row.draft_batch is None or row.draft_batch.worker is row.draft,
+        f"{name}: in a draft batch of a worker it does not live on",
+    )
+    _require(
         row.target is None or row.max_length <= row.target.max_length,
         f"{name}: may outgrow its target",
     )
-    if row.target is None and row.draft is None:
-        _require(
-            row.phase in (Phase.WAITING, Phase.FINISHED), f"{name}: {row.phase.value} without homes"
-        )
 
 
 def _check_worker(scheduler: Scheduler, worker: Worker) -> None:
@@ -119,10 +131,11 @@ def _check_worker(scheduler: Scheduler, worker: Worker) -> None:
     _require(
         len(worker.rows) <= worker.num_slots, f"{name}: {len(worker.rows)}/{worker.num_slots} slots"
     )
-    for phase in Phase:
-        actual = len(worker.rows_in(phase))
-        counted = worker.num_rows_in[phase]
-        _require(actual == counted, f"{name}: {actual} rows {phase.value}, counted {counted}")
+    rows = worker.rows.values()
+    _check_index(worker, "ready", worker.ready, Phase.READY, Role.TARGET)
+    _check_index(worker, "wanting", worker.wanting, Phase.WANTS_DRAFT, Role.DRAFT)
+    ended = sum(1 for row in rows if row.phase is Phase.FINISHED)
+    _require(ended == worker.num_finished, f"{name}: {ended} ended, {worker.num_finished} counted")
     _require(worker.told <= worker.rows.keys(), f"{name}: told of rows that left: {worker.told}")
     for row in worker.rows.values():
         home = row.target if worker.role is Role.TARGET else row.draft
@@ -131,12 +144,37 @@ def _check_worker(scheduler: Scheduler, worker: Worker) -> None:
             scheduler.state.rows.get(row.sequence_id) is row,
             f"{name}: {row.sequence_id} was forgotten but owns a slot",
         )
-        busy_here = row.batch is not None and row.batch.worker is worker
+        busy_here = any(
+            batch is not None and batch.worker is worker for batch in (row.batch, row.draft_batch)
+        )
         _require(
             not worker.is_draining or busy_here or row.phase is Phase.FINISHED,
             f"{name}: drains, but {row.sequence_id} stays",
         )
     _require(not worker.is_full or worker.rows, f"{name}: full, but holds no row of ours")
+
+
+def _check_index(
+    worker: Worker, name: str, index: dict[SequenceId, Row], phase: Phase, role: Role
+) -> None:
+    expected = {i for i, row in worker.rows.items() if row.phase is phase and worker.role is role}
+    _require(
+        index.keys() == expected,
+        f"{worker.worker_id}: {name} are {list(index)}, {phase.value} are {sorted(expected)}",
+    )
+
+
+def _check_group(worker: Worker, group: Group) -> None:
+    where = f"a group at {worker.worker_id}"
+    _require(group.rows, f"{where}: is empty")
+    _require(group.target is worker, f"{where}: belongs to {group.target.worker_id}")
+    for name, row in group.rows.items():
+        _require(row.group is group and row.sequence_id == name, f"{where}: {name} is elsewhere")
+        _require(row.target is worker, f"{where}: {name} lives elsewhere")
+    awaited = sum(1 for row in group.rows.values() if row.phase in AWAITED)
+    _require(
+        awaited == group.num_awaited, f"{where}: {awaited} awaited, {group.num_awaited} counted"
+    )
 
 
 def _check_batch(worker: Worker, batch: Batch) -> None:
@@ -147,25 +185,23 @@ def _check_batch(worker: Worker, batch: Batch) -> None:
     _require(len(set(names)) == len(names), f"{where}: holds a row twice: {names}")
     for row, order in zip(batch.rows, batch.orders, strict=True):
         name = row.sequence_id
+        if not isinstance(order, VerifyOrder):
+            continue  # a row may have left a draft worker since
         _require(row.batch is batch, f"{where}: {name} is in {row.batch}")
-        _require(order.key.round_index == row.round_index, f"{where}: {name}'s round is not last")
+        _require(order.key.round_index <= row.round_index, f"{where}: {name}'s round is to come")
         _require(order.start < order.end <= row.length, f"{where}: {name} fed {order}")
-        if isinstance(order, VerifyOrder):
-            is_chunk = order.end < row.length
-            _require(is_chunk == order.is_prefill, f"{where}: {name} is no prefill: {order}")
-            room = row.max_length - order.end - 1
-            _require(order.num_draft_tokens <= max(0, room), f"{where}: {name} drafts too far")
+        is_chunk = order.end < row.length
+        _require(is_chunk == order.is_prefill, f"{where}: {name} is no prefill: {order}")
+        room = row.max_length - order.end - 1
+        _require(order.num_draft_tokens <= max(0, room), f"{where}: {name} drafts too far")
 
 
 def _check_queue(scheduler: Scheduler) -> None:
     state = scheduler.state
-    arrivals = [row.arrival_index for row in state.waiting]
-    _require(arrivals == sorted(arrivals), f"queue out of order: {arrivals}")
-    for phase in Phase:
-        actual = sum(1 for row in state.rows.values() if row.phase is phase)
-        _require(
-            actual == state.num_rows_in[phase],
-            f"{actual} rows {phase.value}, counted {state.num_rows_in[phase]}",
-        )
-    waiting = state.num_rows_in[Phase.WAITING]
-    _require(len(state.waiting) == waiting, f"{len(state.waiting)} in the queue, {waiting} wait")
+    places = [row.place for row in state.waiting]
+    _require(places == sorted(places), f"queue out of order: {places}")
+    waiting = {name for name, row in state.rows.items() if row.phase is Phase.WAITING}
+    queued = [row.sequence_id for row in state.waiting]
+    _require(sorted(queued) == sorted(waiting), f"{queued} are queued, {sorted(waiting)} wait")
+    ended = sum(1 for row in state.rows.values() if row.phase is Phase.FINISHED)
+    _require(ended == state.num_finished, f"{ended} rows ended, {state.num_finished} counted")

@@ -10,12 +10,6 @@ from dataclasses import dataclass
 
 from coordinator.scheduler.commands import DraftOrder, VerifyOrder
 from coordinator.scheduler.rows import Row, Worker
-from coordinator.scheduler.speculation import (
-    SpeculationRule,
-    is_near,
-    num_drafts_from,
-    num_useful_drafts,
-)
 from exspec.core.acceptance import speculation_cap
 from exspec.core.alignment import AlignmentPlan, RowShape, plan_alignment
 from exspec.core.rounds import EntryKey
@@ -23,11 +17,15 @@ from exspec.core.rounds import EntryKey
 
 @dataclass(frozen=True, slots=True)
 class VerifyPlan:
-    """A verify batch: `orders[i]` is for `rows[i]`, `alignment` for `decoding_rows`."""
+    """A verify batch: `orders[i]` is for `rows[i]`, `alignment` for `decoding_rows`.
+
+    `left_out`: rows in prefill for which no budget was left.
+    """
 
     rows: tuple[Row, ...]
     orders: tuple[VerifyOrder, ...]
     alignment: AlignmentPlan | None
+    left_out: tuple[Row, ...] = ()
 
     @property
     def decoding_rows(self) -> tuple[Row, ...]:
@@ -35,47 +33,64 @@ class VerifyPlan:
         return decoding_rows(self.rows, self.orders)
 
 
-def draft_order(row: Row, worker: Worker, rule: SpeculationRule) -> DraftOrder:
+def draft_order(row: Row) -> DraftOrder:
     """Send what the draft worker lacks (its own prefill whole), at least the last token."""
     return DraftOrder(
-        key=EntryKey(row.sequence_id, row.draft_epoch, row.round_index + 1),
-        start=min(row.draft_kv_length, row.length - 1),
-        end=row.length,
-        num_draft_tokens=num_drafts_from(worker, row, num_useful_drafts(row, rule)),
+        EntryKey(row.sequence_id, row.draft_epoch, row.round_index + 1),
+        min(row.draft_kv_length, row.length - 1),
+        row.length,
+        row.num_planned,
     )
 
 
-def plan_verify(
-    chosen: Sequence[Row], rule: SpeculationRule, max_prefill_tokens: int
-) -> VerifyPlan:
-    """Feed every chosen row; rows in prefill share the budget, first come first served.
+def feed_orders(worker: Worker, budget: int) -> list[tuple[Row, DraftOrder]]:
+    """Log for a draft worker's hungry rows, all but the last token, first come first served."""
+    orders: list[tuple[Row, DraftOrder]] = []
+    for row in worker.hungry.values():
+        start = row.draft_kv_length
+        end = min(row.length - 1, start + budget)
+        if row.draft_batch is None and start < end:
+            key = EntryKey(row.sequence_id, row.draft_epoch, row.round_index + 1)
+            orders.append((row, DraftOrder(key, start, end, 0)))
+            budget -= end - start
+    return orders
 
-    A prefilling row for which nothing is left sits this round out.
-    """
-    budget = max_prefill_tokens
-    rows: list[Row] = []
-    orders: list[VerifyOrder] = []
-    for row in chosen:
-        num_fed = row.num_lacking
-        if num_fed > 1 and not is_near(row, num_useful_drafts(row, rule)):
-            num_fed = min(num_fed, budget)
-            budget -= num_fed
-        if num_fed:
-            rows.append(row)
-            orders.append(_verify_order(row, num_fed))
+
+def plan_verify(chosen: Sequence[Row], prefill_budget: int) -> VerifyPlan:
+    """Feed the rows of a group; those in prefill share the budget, first in the queue first."""
+    fed = _tokens_to_feed(chosen, prefill_budget)
+    rows = tuple(row for row in chosen if fed.get(row, 1))
+    orders = tuple(
+        [_verify_order(row, fed[row] if fed and row in fed else row.num_lacking) for row in rows]
+    )
     shapes = [shape_of(row) for row in decoding_rows(rows, orders)]
     alignment = plan_alignment(shapes) if shapes else None
-    return VerifyPlan(tuple(rows), tuple(orders), alignment)
+    left_out = tuple(row for row in chosen if not fed.get(row, 1)) if fed else ()
+    return VerifyPlan(rows, orders, alignment, left_out)
 
 
 def decoding_rows(rows: Sequence[Row], orders: Sequence[VerifyOrder]) -> tuple[Row, ...]:
     """The rows of a batch that are no prefill chunk."""
-    return tuple(row for row, order in zip(rows, orders, strict=True) if not order.is_prefill)
+    return tuple([row for row, order in zip(rows, orders, strict=True) if not order.is_prefill])
 
 
 def shape_of(row: Row) -> RowShape:
     """The row as a rectangular cache at its target would hold it."""
     return RowShape(row.left_pad, row.target_kv_length)
+
+
+def in_prefill(row: Row) -> bool:
+    """Whether its target lacks more of the log than a round's own tokens."""
+    return row.num_lacking > 1 + row.num_planned
+
+
+def _tokens_to_feed(chosen: Sequence[Row], budget: int) -> dict[Row, int]:
+    """For the rows in prefill: how much of the log this pass takes; 0: it sits this one out."""
+    fed: dict[Row, int] = {}
+    for row in sorted(filter(in_prefill, chosen), key=lambda row: row.place):
+        fed[row] = min(row.num_lacking, budget)
+        budget -= fed[row]
+    return fed
 
 
 def _verify_order(row: Row, num_fed: int) -> VerifyOrder:

@@ -1,19 +1,21 @@
-"""What a scheduling policy decides: who may join a target, and which rows go into a batch.
+"""What a scheduling policy decides: who may join a target, and which rows begin a round together.
 
-A policy reads rows and workers and changes nothing; it is asked whenever a worker is free. How a
-row is fed (chunks, draft counts, alignment) is not its business: see `orders`.
+A policy reads rows and workers and changes nothing; it is asked after every event. How a row is
+fed (chunks, draft counts, alignment) is not its business: see `orders`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from coordinator.scheduler.costs import Costs
 from coordinator.scheduler.limits import SchedulerLimits
 from coordinator.scheduler.rows import Row, Worker
 
 
 class Policy(Protocol):
-    """EQSPEC is one (`eqspec`); EXSPEC will be another."""
+    """How rows of a target are put together. `policies` lists them."""
 
     @property
     def name(self) -> str:
@@ -24,10 +26,13 @@ class Policy(Protocol):
         """Whether one more row may make this target its home."""
         ...
 
-    def next_draft(self, worker: Worker, limits: SchedulerLimits) -> tuple[Row, ...] | None:
-        """Rows (in WANTS_DRAFT, living there) for an idle draft worker; None: nothing now."""
+    def next_group(
+        self, target: Worker, limits: SchedulerLimits, costs: Costs
+    ) -> Sequence[Row] | None:
+        """Rows (of `target.ready`) that begin a round together now; None: wait."""
         ...
 
-    def next_verify(self, target: Worker, limits: SchedulerLimits) -> tuple[Row, ...] | None:
-        """Rows (in WANTS_VERIFY, living there) for an idle target; None: nothing now."""
-        ...
+
+def has_window_room(target: Worker, limits: SchedulerLimits) -> bool:
+    """Up to W rows; a place is free as soon as its row has ended and its slot is too."""
+    return target.has_free_slot and not target.is_full and target.num_live_rows < limits.window

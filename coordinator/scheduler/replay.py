@@ -7,7 +7,7 @@ recorder and the comparison live here; paths and streams are handed in.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,18 +15,17 @@ from typing import TextIO, cast
 
 from coordinator.scheduler import commands, events
 from coordinator.scheduler.commands import Command
-from coordinator.scheduler.eqspec import EqSpec
 from coordinator.scheduler.events import Event
 from coordinator.scheduler.limits import SchedulerLimits
-from coordinator.scheduler.policy import Policy
+from coordinator.scheduler.policies import POLICIES
 from coordinator.scheduler.rows import SchedulerError
+from coordinator.scheduler.rules import speculation_rule
 from coordinator.scheduler.scheduler import Scheduler
 from exspec.core.alignment import AlignmentPlan
 from exspec.core.ids import Role
 from exspec.core.rounds import EntryKey, EntryStatus
 
-VERSION = 1
-POLICIES: Mapping[str, Callable[[], Policy]] = {EqSpec.name: EqSpec}
+VERSION = 2
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -39,7 +38,9 @@ _TYPES: dict[str, Callable[..., object]] = {
         events.SequenceArrived,
         events.SequenceCancelled,
         events.DraftOutcome,
+        events.PassCost,
         events.DraftCompleted,
+        events.DraftOverdue,
         events.DraftFailed,
         events.VerifyOutcome,
         events.VerifyCompleted,
@@ -71,6 +72,7 @@ class Recorder:
         head: dict[str, Json] = {
             "version": VERSION,
             "policy": scheduler.policy.name,
+            "speculation": scheduler.rule.text,
             "limits": encode(scheduler.limits),
             "first_batch_id": first_batch_id,
         }
@@ -156,7 +158,8 @@ def _scheduler_of(head: dict[str, Json]) -> Scheduler:
     if head.get("version") != VERSION or policy is None:
         raise ValueError(f"not a trace of version {VERSION}: {head}")
     limits = cast("SchedulerLimits", decode(head["limits"]))
-    return Scheduler(policy(), limits, cast("int", head["first_batch_id"]))
+    rule = speculation_rule(str(head["speculation"]))
+    return Scheduler(policy(), limits, cast("int", head["first_batch_id"]), rule)
 
 
 def _answer(scheduler: Scheduler, event: Event) -> dict[str, Json]:

@@ -1,7 +1,8 @@
 """The event handlers: what each event does to rows.
 
 Pure: events in, commands out; no clock, randomness, token ids or asyncio. Where rows live is
-decided in `homes`, which of them go into a batch by the policy, how they are fed in `orders`.
+decided in `homes`, which of them begin a round by the policy (`rounds`), how many tokens they draft
+by the rule (`speculation`), how they are fed in `orders`; `dispatch` sends what is due.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from coordinator.scheduler import checks
+from coordinator.scheduler import acceptance, checks
 from coordinator.scheduler.commands import Command
+from coordinator.scheduler.costs import Costs
 from coordinator.scheduler.dispatch import Dispatcher
 from coordinator.scheduler.events import (
     DraftCompleted,
     DraftFailed,
     DraftOutcome,
+    DraftOverdue,
     Event,
     SequenceArrived,
     SequenceCancelled,
@@ -29,20 +32,17 @@ from coordinator.scheduler.events import (
 from coordinator.scheduler.homes import Homes
 from coordinator.scheduler.limits import SchedulerLimits
 from coordinator.scheduler.policy import Policy
-from coordinator.scheduler.rows import Phase, Row, SchedulerError, Worker
-from coordinator.scheduler.speculation import (
-    FixedSpeculation,
-    SpeculationRule,
-    is_near,
-    num_drafts_from,
-    num_useful_drafts,
-)
+from coordinator.scheduler.rounds import Rounds
+from coordinator.scheduler.rows import AWAITED, Batch, Phase, Row, SchedulerError, Worker
+from coordinator.scheduler.speculation import FixedSpeculation, SpeculationRule
 from coordinator.scheduler.state import State
-from exspec.core.ids import Role, SequenceId, WorkerId
+from exspec.core.ids import BatchId, Role, SequenceId, WorkerId
 from exspec.core.rounds import EntryStatus
 
 __all__ = ["Scheduler", "SchedulerError", "SchedulerLimits"]
 
+DEFAULT_DRAFT_TOKENS = 5
+"""K where no rule is given."""
 MAX_DRAFT_FAILURES = 3
 """Failures in a row after which a draft worker is not asked again for a sequence."""
 
@@ -59,30 +59,28 @@ class Scheduler:
     ) -> None:
         self.policy = policy
         self.limits = limits
+        self.rule = speculation or FixedSpeculation(DEFAULT_DRAFT_TOKENS)
         self.state = State()
         """For reading: policies, invariants, tests."""
-        self._speculation = speculation or FixedSpeculation(limits.num_speculative_tokens)
-        self._homes = Homes(self.state, policy, limits)
-        self._dispatcher = Dispatcher(self.state, policy, limits, self._speculation, first_batch_id)
+        self._costs = Costs(self.state)
+        self._homes = Homes(self.state, policy, limits, self._costs)
+        self._rounds = Rounds(self.state, self._homes, policy, self.rule, self._costs, limits)
+        self._dispatcher = Dispatcher(self.state, self._costs, limits, first_batch_id)
 
     @property
     def num_waiting(self) -> int:
         """Sequences without a target."""
-        return self.state.num_rows_in[Phase.WAITING]
+        return len(self.state.waiting)
 
     @property
     def num_running(self) -> int:
         """Sequences that are neither waiting nor finished."""
-        return len(self.state.rows) - self.num_waiting - self.state.num_rows_in[Phase.FINISHED]
+        return len(self.state.rows) - self.num_waiting - self.state.num_finished
 
     def rows_on(self, worker_id: WorkerId) -> int:
         """Slots in use on a worker; 0 for a stranger."""
         worker = self.state.workers.get(worker_id)
         return 0 if worker is None else len(worker.rows)
-
-    def has_sequence(self, sequence_id: SequenceId) -> bool:
-        """Whether a sequence is known and has not ended."""
-        return self.phase_of(sequence_id) not in (None, Phase.FINISHED)
 
     def phase_of(self, sequence_id: SequenceId) -> Phase | None:
         """Its phase; None once it is forgotten (finished, and all its slots released)."""
@@ -93,6 +91,13 @@ class Scheduler:
         """Failed verifies since the sequence's last committed token; 0 for an unknown one."""
         row = self.state.rows.get(sequence_id)
         return 0 if row is None else row.num_failures
+
+    def awaits_draft(self, sequence_id: SequenceId, batch_id: BatchId) -> bool:
+        """Whether what a draft batch in flight brings for a sequence will be verified."""
+        row = self.state.rows.get(sequence_id)
+        if row is None or row.phase is not Phase.DRAFTING or row.draft_batch is None:
+            return False
+        return row.draft_batch.batch_id == batch_id
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         """Take an event in; returns releases first, then drafts, then verifies.
@@ -115,11 +120,14 @@ class Scheduler:
                 self._cancel(self.state.rows.get(event.sequence_id))
             case DraftCompleted() | DraftFailed():
                 self._end_draft(event)
+            case DraftOverdue():
+                self._go_on_without(event)
             case VerifyCompleted() | VerifyFailed():
                 self._end_verify(event)
             case _:
                 assert_never(event)
         self._homes.place_waiting()
+        self._rounds.begin()
         return (*self._homes.take_releases(), *self._dispatcher.dispatch())
 
     # Members
@@ -127,15 +135,14 @@ class Scheduler:
     def _drain(self, worker: Worker) -> None:
         self.state.drain(worker)
         for row in tuple(worker.rows.values()):
-            is_busy_here = row.batch is not None and row.batch.worker is worker
-            if is_busy_here or row.phase is Phase.FINISHED:
-                continue  # leaves when its batch is over
-            self._evict(row, worker)
+            is_verifying = row.batch is not None and row.batch.worker is worker
+            is_drafting = row.phase is Phase.DRAFTING and row.draft is worker
+            if not is_verifying and not is_drafting and row.phase is not Phase.FINISHED:
+                self._evict(row, worker)  # the others leave when their batch is over
 
     def _lose(self, worker: Worker) -> None:
         self.state.remove_worker(worker)
-        batch = worker.batch
-        if batch is not None:
+        for batch in tuple(worker.batches.values()):
             self.state.end_batch(batch)
         for row in tuple(worker.rows.values()):
             if row.phase is Phase.VERIFYING and worker.role is Role.TARGET:
@@ -144,10 +151,9 @@ class Scheduler:
                 self._evict(row, worker)
             elif row.batch is None:
                 self._homes.retire(row)
-            elif worker.role is Role.TARGET:
-                self._homes.leave_target(row)
             else:
                 self._homes.leave_draft(row)
+        self._costs.forget(worker)
 
     def _evict(self, row: Row, worker: Worker) -> None:
         """Take a live row away from a worker that may not keep it."""
@@ -155,10 +161,8 @@ class Scheduler:
             self._homes.rehome(row)
             return
         self._homes.leave_draft(row)
-        if row.phase is Phase.WANTS_DRAFT:
+        if row.phase in AWAITED:
             self.state.move(row, Phase.WANTS_VERIFY)
-        elif row.phase is Phase.DRAFTING:
-            self._after_draft(row)
 
     # Sequences
 
@@ -167,6 +171,7 @@ class Scheduler:
             self._finish(row)
 
     def _finish(self, row: Row) -> None:
+        self.state.leave_group(row)
         self.state.move(row, Phase.FINISHED)
         if row.batch is None:
             self._homes.retire(row)
@@ -179,26 +184,50 @@ class Scheduler:
         if isinstance(event, DraftCompleted):
             checks.check_draft_outcomes(batch, event.outcomes)
             outcomes = event.outcomes
+            self._note_draft_cost(batch, event)
+        rows = [(row, _is_awaited(row, batch), row.draft_batch is batch) for row in batch.rows]
         self.state.end_batch(batch)
-        for row, order, outcome in zip(batch.rows, batch.orders, outcomes, strict=True):
-            if row.phase is Phase.FINISHED:
-                self._homes.retire(row)
-                continue
-            if outcome is None:
-                self._count_draft_failure(row)
-            else:
-                self._take_draft(row, order.num_draft_tokens, outcome)
-            self._after_draft(row)
+        for (row, is_awaited, is_here), outcome in zip(rows, outcomes, strict=True):
+            if not is_here:
+                continue  # it left this worker meanwhile
+            self._take_draft(row, outcome)
+            if row.draft is not None and row.draft.is_draining:
+                self._homes.leave_draft(row)
+            if is_awaited:
+                self.state.move(row, Phase.WANTS_VERIFY)
 
-    def _take_draft(self, row: Row, num_ordered: int, outcome: DraftOutcome) -> None:
+    def _go_on_without(self, event: DraftOverdue) -> None:
+        """Neither its rows nor those in line behind it wait any longer."""
+        batch = checks.batch_in_flight(self.state, event.worker_id, Role.DRAFT, event.batch_id)
+        self.state.give_up_waiting(batch)
+        awaited = [row for row in batch.rows if _is_awaited(row, batch)]
+        for row in (*awaited, *batch.worker.wanting.values()):
+            if row.group is not None:
+                self.state.note_draft_time(row.group, batch.patience_seconds)
+            self.state.move(row, Phase.WANTS_VERIFY)
+            if batch.worker.is_draining:
+                self._homes.leave_draft(row)
+
+    def _note_draft_cost(self, batch: Batch, event: DraftCompleted) -> None:
+        if event.cost is None:
+            return
+        self._costs.note_draft(batch, event.cost)
+        for row in batch.rows:
+            if row.group is not None and _is_awaited(row, batch):
+                self.state.note_draft_time(row.group, event.cost.elapsed_seconds)
+
+    def _take_draft(self, row: Row, outcome: DraftOutcome | None) -> None:
+        if outcome is None:
+            self._count_draft_failure(row)
+            return
         match outcome.status:
             case EntryStatus.OK:
-                # A target that was lost meanwhile left the row with a whole log to feed first.
-                num_usable = outcome.num_drafted if is_near(row, num_ordered) else 0
-                self.state.stage(row, num_usable, outcome.kv_length)
+                self.state.hold_draft(row, outcome.kv_length)
                 self.state.draft_succeeded(row)
+                if row.phase is Phase.DRAFTING:
+                    self.state.stage(row, outcome.num_drafted)
             case EntryStatus.LACKS_TOKENS:
-                self.state.stage(row, 0, min(outcome.kv_length, row.length))
+                self.state.hold_draft(row, outcome.kv_length)
                 self._count_draft_failure(row)
             case EntryStatus.NO_CAPACITY:
                 self._homes.refuse_draft(row)
@@ -211,15 +240,6 @@ class Scheduler:
         if row.num_draft_failures >= MAX_DRAFT_FAILURES:
             self._homes.refuse_draft(row)
 
-    def _after_draft(self, row: Row) -> None:
-        """Go on to the verify, with or without drafts."""
-        if row.draft is not None and row.draft.is_draining:
-            self._homes.leave_draft(row)
-        if row.target is None:
-            self._homes.rehome(row)
-        else:
-            self.state.move(row, Phase.WANTS_VERIFY)
-
     # Verifies
 
     def _end_verify(self, event: VerifyCompleted | VerifyFailed) -> None:
@@ -228,24 +248,29 @@ class Scheduler:
         if isinstance(event, VerifyCompleted):
             checks.check_verify_outcomes(batch, event.outcomes)
             outcomes = event.outcomes
+            self.rule.learn(batch, event.outcomes, event.cost)
+            if event.cost is not None:
+                self._costs.note_verify(batch, event.cost)
         self.state.end_batch(batch)
-        for row, outcome in zip(batch.rows, outcomes, strict=True):
+        for row, order, outcome in zip(batch.rows, batch.orders, outcomes, strict=True):
             if row.phase is Phase.FINISHED:
                 self._homes.retire(row)
                 continue
-            self.state.unstage(row)
+            self.state.stage(row, 0)
             if outcome is not None and outcome.status is EntryStatus.OK:
-                self._commit(row, outcome)
+                self._commit(row, order.num_draft_tokens, outcome)
             else:
                 self._retry(row, batch.worker, outcome)
 
-    def _commit(self, row: Row, outcome: VerifyOutcome) -> None:
+    def _commit(self, row: Row, num_drafts: int, outcome: VerifyOutcome) -> None:
         self.state.commit(row, outcome.num_committed)
         if outcome.is_finished:
             self._finish(row)
             return
+        num_accepted = max(0, outcome.num_committed - 1)
+        self.state.judge(row, *acceptance.remembered(row, num_drafts, num_accepted))
         self.state.hold(row, outcome.kv_length)
-        self._next_round(row, Phase.WANTS_DRAFT if self._may_draft(row) else Phase.WANTS_VERIFY)
+        self._end_round(row)
 
     def _retry(self, row: Row, target: Worker, outcome: VerifyOutcome | None) -> None:
         self.state.fail(row)
@@ -258,18 +283,15 @@ class Scheduler:
             self.state.hold(row, outcome.kv_length)
         else:
             self.state.restart_target(row)
-        self._next_round(row, Phase.WANTS_VERIFY)
+        self._end_round(row)
 
-    def _next_round(self, row: Row, phase: Phase) -> None:
+    def _end_round(self, row: Row) -> None:
         if row.target is None or row.target.is_draining:
             self._homes.rehome(row)
         else:
-            self.state.move(row, phase)
+            self.state.move(row, Phase.READY)
 
-    def _may_draft(self, row: Row) -> bool:
-        """Whether the row drafts before its next verify; finds it a draft worker if so."""
-        num_useful = num_useful_drafts(row, self._speculation)
-        if num_useful == 0 or not is_near(row, num_useful):
-            return False
-        draft = self._homes.find_draft(row)
-        return draft is not None and is_near(row, num_drafts_from(draft, row, num_useful))
+
+def _is_awaited(row: Row, batch: Batch) -> bool:
+    """Whether the row waits for what this draft batch brings."""
+    return row.phase is Phase.DRAFTING and row.draft_batch is batch

@@ -1,23 +1,72 @@
-"""How many tokens a row drafts in its next round. Arithmetic on one row; no choice of rows.
+"""How many tokens each row of a round drafts: the rules that need no measurement, and the bounds.
 
 A `SpeculationRule` says how many are wanted; everything that bounds the number (the request, the
 tokens still allowed, the draft model's context) is the same for every rule and lives here too.
+The rule that learns is `adaptive`; `rules` reads rules from text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordinator.scheduler.rows import Row, Worker
+from coordinator.scheduler.costs import Costs
+from coordinator.scheduler.events import PassCost, VerifyOutcome
+from coordinator.scheduler.rows import Batch, Forecast, Row, Worker
 from exspec.core.acceptance import speculation_cap
 
 
-class SpeculationRule(Protocol):
-    """Says how many draft tokens pay for a row whose request leaves it to the cluster."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row that may draft up to `most` tokens (at least one) in the round that begins."""
 
-    def num_wanted(self, row: Row) -> int:
-        """0 or more; a function of what the row remembers, asked whenever it is planned."""
+    row: Row
+    draft: Worker
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """K per candidate, in their order, and what is expected of it.
+
+    `is_probe`: its few drafts are worth what feeding the draft worker for them takes.
+    """
+
+    num_drafts: tuple[int, ...]
+    forecast: Forecast | None = None
+    is_probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Tokens per second with speculation over plain decoding; 0: not known yet."""
+
+    predicted: float = 0.0
+    measured: float = 0.0
+
+
+class SpeculationRule(Protocol):
+    """Says how many draft tokens pay for rows whose requests leave it to the cluster."""
+
+    @property
+    def text(self) -> str:
+        """The setting it stands for; `rules.speculation_rule` reads it."""
+        ...
+
+    @property
+    def speedup(self) -> Speedup:
+        """What it knows of what it brings."""
+        ...
+
+    def plan(
+        self, target: Worker, num_rows: int, candidates: Sequence[Candidate], costs: Costs
+    ) -> RoundPlan:
+        """K for each candidate of a round of `num_rows` rows; at most what it may draft."""
+        ...
+
+    def learn(self, batch: Batch, outcomes: Sequence[VerifyOutcome], cost: PassCost | None) -> None:
+        """A verify was answered; its rows are as they were when it was sent."""
         ...
 
 
@@ -27,30 +76,73 @@ class FixedSpeculation:
 
     num_tokens: int
 
-    def num_wanted(self, row: Row) -> int:  # noqa: ARG002
+    @property
+    def text(self) -> str:
+        """The number."""
+        return str(self.num_tokens)
+
+    @property
+    def speedup(self) -> Speedup:
+        """Nothing is measured."""
+        return Speedup()
+
+    def plan(
+        self,
+        target: Worker,  # noqa: ARG002
+        num_rows: int,  # noqa: ARG002
+        candidates: Sequence[Candidate],
+        costs: Costs,  # noqa: ARG002
+    ) -> RoundPlan:
         """The fixed number."""
-        return self.num_tokens
+        return RoundPlan(tuple(min(self.num_tokens, one.most) for one in candidates))
+
+    def learn(self, batch: Batch, outcomes: Sequence[VerifyOutcome], cost: PassCost | None) -> None:
+        """Nothing to learn."""
 
 
-def num_useful_drafts(row: Row, rule: SpeculationRule) -> int:
-    """K for this row now, whoever drafts: what is wanted, cut to what may still be committed.
+@dataclass(frozen=True, slots=True)
+class TableSpeculation:
+    """A number by rows in the round, as vLLM's `num_speculative_tokens_per_batch_size`.
 
-    A request's own number is taken as given, also above the cluster's.
+    `ranges`: (from rows, to rows, K), both ends included, rising without overlap; 0 outside them.
     """
-    wanted = row.max_draft_tokens
-    if wanted is None:
-        wanted = rule.num_wanted(row)
-    return speculation_cap(wanted, row.max_length - row.length)
+
+    ranges: tuple[tuple[int, int, int], ...]
+
+    @property
+    def text(self) -> str:
+        """The table as JSON."""
+        return "[" + ",".join(f"[{low},{high},{number}]" for low, high, number in self.ranges) + "]"
+
+    @property
+    def speedup(self) -> Speedup:
+        """Nothing is measured."""
+        return Speedup()
+
+    def plan(
+        self,
+        target: Worker,  # noqa: ARG002
+        num_rows: int,
+        candidates: Sequence[Candidate],
+        costs: Costs,  # noqa: ARG002
+    ) -> RoundPlan:
+        """The number of the range that `num_rows` is in."""
+        number = next((k for low, high, k in self.ranges if low <= num_rows <= high), 0)
+        return RoundPlan(tuple(min(number, one.most) for one in candidates))
+
+    def learn(self, batch: Batch, outcomes: Sequence[VerifyOutcome], cost: PassCost | None) -> None:
+        """Nothing to learn."""
+
+
+def most_drafts(row: Row, worker: Worker | None) -> int:
+    """What bounds K for a row now: the tokens it may still commit, its draft worker's context."""
+    most = speculation_cap(row.max_length, row.max_length - row.length)
+    return most if worker is None else min(most, worker.max_length - row.length)
 
 
 def can_draft(worker: Worker, row: Row) -> bool:
     """Whether a draft worker's context has room for this row's log and one token more."""
     return row.length < worker.max_length
-
-
-def num_drafts_from(worker: Worker, row: Row, num_useful: int) -> int:
-    """K for this row from this draft worker, whose context bounds it too."""
-    return min(num_useful, worker.max_length - row.length)
 
 
 def is_near(row: Row, num_drafts: int) -> bool:

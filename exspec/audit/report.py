@@ -17,9 +17,9 @@ from exspec.audit.equality import Finding, Verdict
 class Conditions:
     """How an audit was run.
 
-    `kv_layouts` are those of the cluster's target workers, `num_target_slots` the rows they can
-    verify at once, `rows_per_round` what they did verify on average. `num_speculative_tokens` is
-    what was asked for, else the cluster's own setting.
+    `kv_layouts` are those of the cluster's target workers, `num_target_slots` the sequences they
+    can hold, `rows_per_round` what they verified at once on average. `speculation` is the number
+    of draft tokens that was asked for, else the cluster's own setting.
     """
 
     dataset: str
@@ -37,7 +37,7 @@ class Conditions:
     num_target_slots: int
     rows_per_round: float
     policy: str
-    num_speculative_tokens: int
+    speculation: str
     num_tokens: int
     served_seconds: float
 
@@ -134,7 +134,7 @@ def heading(report: EqualityReport) -> str:
         f"{c.num_prompts} prompts{cut} of {c.dataset}, {'chat' if c.is_chat else 'bare text'}, "
         f"at most {c.max_tokens} tokens each, stop tokens {list(c.stop_token_ids)}\n"
         f"served: {c.model} in {c.served_dtype}, draft {drafts}, policy {c.policy}, "
-        f"K = {c.num_speculative_tokens}, {c.num_in_flight} requests in flight, "
+        f"K = {c.speculation}, {c.num_in_flight} requests in flight, "
         f"{c.num_target_slots} target slots\n"
         f"reference: plain greedy decoding at batch 1 in {c.reference_dtype}, transformers' own "
         "cache and attention"

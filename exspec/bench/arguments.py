@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from exspec.core.errors import InvalidRequestError
 
 LAYOUTS = ("slots", "padded")
+POLICIES = ("eqspec", "exspec", "eqspec-static", "exspec-paper")
 
 
 def numbers_of(name: str, text: str) -> tuple[int, ...]:
@@ -30,3 +33,55 @@ def layouts_of(text: str) -> tuple[str, ...]:
                 f"unknown layout {layout!r}, expected {' or '.join(LAYOUTS)}", field="layouts"
             )
     return layouts
+
+
+def policies_of(text: str) -> tuple[str, ...]:
+    """Known scheduling policies with commas between them."""
+    policies = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for policy in policies:
+        _require_policy(policy, "policies")
+    return policies
+
+
+def speculations_of(texts: Sequence[str], policies: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Per policy the settings it is run with.
+
+    Every text is [POLICY=]K,K,…; one without a policy is for all that have none of their own. What
+    a K may be is the coordinator's business; commas inside of brackets do not separate.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        policy, equals, rest = text.partition("=")
+        if equals:
+            _require_policy(policy.strip(), "speculation")
+        settings = tuple(part.strip() for part in _split(rest if equals else text))
+        if not all(settings):
+            raise InvalidRequestError(
+                f"--speculation takes [POLICY=]K,K,…, got {text!r}", field="speculation"
+            )
+        found[policy.strip() if equals else ""] = settings
+    missing = [policy for policy in policies if policy not in found and "" not in found]
+    if missing:
+        raise InvalidRequestError(
+            f"--speculation says nothing about {', '.join(missing)}", field="speculation"
+        )
+    return {policy: found.get(policy) or found[""] for policy in policies}
+
+
+def _split(text: str) -> list[str]:
+    """At the commas outside of brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _require_policy(policy: str, field: str) -> None:
+    if policy not in POLICIES:
+        raise InvalidRequestError(
+            f"unknown policy {policy!r}, expected one of {', '.join(POLICIES)}", field=field
+        )

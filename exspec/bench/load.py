@@ -43,10 +43,14 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """Per prompt, in order, its result or its error; seconds from first request to last answer."""
+    """Per prompt, in order, its result or its error, and the seconds from its sending to its end.
+
+    `seconds` are those from the first request to the last answer.
+    """
 
     results: tuple[GenerationResult | ExspecError, ...]
     seconds: float
+    latency_seconds: tuple[float, ...]
 
     @property
     def completed(self) -> tuple[GenerationResult, ...]:
@@ -103,13 +107,15 @@ async def _run(
     plan: LoadPlan,
     on_done: Callable[[], None],
 ) -> LoadOutcome:
-    results: dict[int, GenerationResult | ExspecError] = {}
+    answers: dict[int, tuple[GenerationResult | ExspecError, float]] = {}
     waiting = iter(enumerate(prompts))
     async with AsyncClient(address, timeout=REQUEST_SECONDS) as client:
 
         async def send_until_none_is_left() -> None:
             for index, prompt in waiting:
-                results[index] = await _ask(client, prompt, plan.options)
+                sent = monotonic()
+                result = await _ask(client, prompt, plan.options)
+                answers[index] = result, monotonic() - sent
                 on_done()
 
         started = monotonic()
@@ -117,7 +123,10 @@ async def _run(
             for _ in range(min(plan.num_in_flight, len(prompts))):
                 group.create_task(send_until_none_is_left())
         seconds = monotonic() - started
-    return LoadOutcome(tuple(results[index] for index in range(len(prompts))), seconds)
+    in_order = [answers[index] for index in range(len(prompts))]
+    return LoadOutcome(
+        tuple(result for result, _ in in_order), seconds, tuple(latency for _, latency in in_order)
+    )
 
 
 async def _ask(

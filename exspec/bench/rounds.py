@@ -59,13 +59,12 @@ class RoundsSample:
     @property
     def rows_per_round(self) -> float:
         """Mean rows that a round decided something for."""
-        return _ratio(self.totals.num_row_rounds, self.totals.num_rounds)
+        return self.totals.rows_per_round
 
     @property
     def acceptance_length(self) -> float:
         """Tokens a row gets per round, bonus token included; 0 before a round."""
-        accepted = _ratio(self.totals.num_accepted_tokens, self.totals.num_row_rounds)
-        return 1 + accepted if self.totals.num_row_rounds else 0.0
+        return self.totals.acceptance_length
 
     @property
     def round_milliseconds(self) -> float:

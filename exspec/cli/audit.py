@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from exspec.core.cluster import ClusterStatus, WorkerInfo
 
 _STATUS_SECONDS = 10.0
+_LOCAL_SPECULATION = 5
+"""Draft tokens where nothing else was asked for: a cluster that decides might not speculate."""
 _DEFAULT_MODEL = "smollm2-135m-instruct"
 
 app = typer.Typer(help="The correctness laboratory.", no_args_is_help=True)
@@ -126,12 +128,13 @@ def _ask_local(wish: _Wish, layout: str, model: str, draft_model: str) -> _Serve
     """Ask a cluster of our own."""
     from exspec.cli.cluster_plan import ClusterPlan
 
+    own = wish.num_speculative_tokens
     plan = ClusterPlan(
         model=model,
         draft_model=draft_model,
         kv_layout=layout,
         max_num_seqs=wish.batch_size,
-        num_speculative_tokens=wish.num_speculative_tokens,
+        num_speculative_tokens=_LOCAL_SPECULATION if own is None else own,
     )
     with local_cluster(plan) as cluster:
         return _ask(wish, cluster.address)
@@ -239,7 +242,7 @@ def _conditions(
         num_target_slots=sum(target.num_slots for target in targets),
         rows_per_round=totals.num_row_rounds / max(totals.num_rounds, 1),
         policy=status.policy,
-        num_speculative_tokens=status.num_speculative_tokens if own is None else own,
+        speculation=status.speculation if own is None else str(own),
         num_tokens=outcome.num_tokens,
         served_seconds=outcome.seconds,
     )

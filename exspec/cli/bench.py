@@ -195,7 +195,11 @@ def memory(
     texts = [prompt.text for prompt in load_prompts(dataset)]
     layout = layouts_of(kv_layout)[0]
     cluster_plan = ClusterPlan(
-        model=model, draft_model=draft_model, kv_layout=layout, max_num_seqs=batch_size
+        model=model,
+        draft_model=draft_model,
+        kv_layout=layout,
+        max_num_seqs=batch_size,
+        num_speculative_tokens=5,  # a cluster that decides might leave the draft without work
     )
     with local_cluster(cluster_plan) as cluster, steps() as progress:
         prompts = _tokenize(cluster.address, texts, max_prompt_tokens)

@@ -15,6 +15,7 @@ NO_DRAFT = "none"
 HOST = "127.0.0.1"
 COORDINATOR = "coordinator"
 CHILD_GRACE_SECONDS = 5.0
+DEFAULT_MAX_NUM_SEQS = 8
 
 _MODULES = {Role.TARGET: "target_worker", Role.DRAFT: "draft_worker"}
 
@@ -24,9 +25,10 @@ class ClusterPlan:
     """A coordinator and its workers on this machine.
 
     `port` is the coordinator's, 0 takes a free one; workers always take free ones. `max_num_seqs`
-    is the most rows a target verifies at once. None leaves a setting to the service. Logs go to
-    `log_dir`, or to a folder that is removed after a clean stop. `coordinator_flags`,
-    `target_flags` and `draft_flags` are handed on as they are.
+    are the sequences a target can hold (None: the window, else the batch, else 8), `batch_size` the
+    rows it verifies at once (None: `max_num_seqs`, else 8, within the window). Elsewhere None
+    leaves a setting to the service. Logs go to `log_dir`, or to a folder that is removed after a
+    clean stop. `coordinator_flags`, `target_flags` and `draft_flags` are handed on as they are.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -34,8 +36,11 @@ class ClusterPlan:
     num_targets: int = 1
     num_drafts: int = 1
     port: int = 0
-    num_speculative_tokens: int | None = None
-    max_num_seqs: int = 8
+    policy: str | None = None
+    batch_size: int | None = None
+    window_size: int | None = None
+    num_speculative_tokens: int | str | None = None
+    max_num_seqs: int | None = None
     max_model_len: int | None = None
     kv_layout: str = "slots"
     dtype: str | None = None
@@ -59,7 +64,9 @@ class ClusterPlan:
         """How to start the coordinator."""
         flags = {
             "--port": self.port,
-            "--batch-size": self.max_num_seqs,
+            "--policy": self.policy,
+            "--window-size": self.window_size,
+            "--batch-size": self._rows(),
             "--num-speculative-tokens": self.num_speculative_tokens,
             **self._service_flags(port_file),
         }
@@ -73,7 +80,7 @@ class ClusterPlan:
             "--worker-id": name,
             "--coordinator": coordinator,
             "--port": 0,
-            "--max-num-seqs": self.max_num_seqs if is_target else self._draft_slots(),
+            "--max-num-seqs": self._target_slots() if is_target else self._draft_slots(),
             "--max-model-len": self.max_model_len,
             "--kv-layout": self.kv_layout,
             "--dtype": self.dtype,
@@ -84,9 +91,20 @@ class ClusterPlan:
         own_flags = self.target_flags if is_target else self.draft_flags
         return [*_python(_MODULES[role]), *_flags(flags), *own_flags]
 
+    def _rows(self) -> int:
+        """What one verify batch holds."""
+        if self.batch_size is not None:
+            return self.batch_size
+        slots = self._target_slots()
+        return min(self.max_num_seqs or DEFAULT_MAX_NUM_SEQS, slots, self.window_size or slots)
+
+    def _target_slots(self) -> int:
+        """Every sequence of the window has a slot."""
+        return self.max_num_seqs or self.window_size or self.batch_size or DEFAULT_MAX_NUM_SEQS
+
     def _draft_slots(self) -> int:
         """A draft worker may be home to the rows of several targets."""
-        return self.max_num_seqs * math.ceil(self.num_targets / max(self.num_drafts, 1))
+        return self._target_slots() * math.ceil(self.num_targets / max(self.num_drafts, 1))
 
     def _threads(self, num_workers: int) -> int | None:
         """Workers of one role compute at the same time: share the cores out among them."""

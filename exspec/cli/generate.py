@@ -29,6 +29,7 @@ Speculation = Annotated[
     int | None,
     typer.Option(help="Draft tokens per round; 0 = plain decoding. Default: the cluster's."),
 ]
+Priority = Annotated[int, typer.Option(help="Turn in the queue, -1000 to 1000: lower is sooner.")]
 Model = Annotated[str, typer.Option(help="Served name; empty: the only one.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds for the whole.")]
 Stream = Annotated[bool, typer.Option("--stream/--no-stream", help="Print the text as it comes.")]
@@ -42,6 +43,7 @@ def generate(
     max_tokens: MaxTokens = None,
     stop: Stop = None,
     num_speculative_tokens: Speculation = None,
+    priority: Priority = 0,
     model: Model = "",
     timeout: Timeout = 600.0,
     address: Address = DEFAULT_ADDRESS,
@@ -56,6 +58,7 @@ def generate(
         "max_tokens": max_tokens,
         "stop": stop or (),
         "num_speculative_tokens": num_speculative_tokens,
+        "priority": priority,
         "model": model,
         "timeout": timeout,
     }

@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from exspec.core.params import MAX_SPECULATIVE_TOKENS
-
 TargetModel = Annotated[str, typer.Option(help="Target model: name, directory or GGUF file.")]
 DraftModel = Annotated[
     str, typer.Option(help='Draft model; "ngram" for prompt look-up, "none" for no draft.')
@@ -18,14 +16,35 @@ NumDrafts = Annotated[int, typer.Option(min=0, help="Number of draft workers.")]
 Port = Annotated[
     int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 takes a free one.")
 ]
-ClusterSpeculation = Annotated[
+Policy = Annotated[
+    Literal["eqspec", "exspec", "eqspec-static", "exspec-paper"] | None,
+    typer.Option(help="How rows are put into batches. Default: the coordinator's."),
+]
+BatchSize = Annotated[
     int | None,
     typer.Option(
-        min=0, max=MAX_SPECULATIVE_TOKENS, help="Draft tokens per row and round. Default: 5."
+        min=1, max=1024, help="Most rows a target verifies at once. Default: --max-num-seqs."
+    ),
+]
+WindowSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=1024, help="Sequences in play on a target. Default: the coordinator's."
+    ),
+]
+ClusterSpeculation = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K",
+        help='Draft tokens per row and round: "auto", "auto:8" (at most 8), a number, or a JSON '
+        "table [[from rows, to rows, K], …]. Default: the coordinator's.",
     ),
 ]
 MaxNumSeqs = Annotated[
-    int, typer.Option(min=1, max=1024, help="Most rows a target verifies at once.")
+    int | None,
+    typer.Option(
+        min=1, max=1024, help="Sequences a target can hold. Default: --window-size, or 8."
+    ),
 ]
 MaxModelLen = Annotated[
     int | None, typer.Option(min=2, help="Most tokens per sequence, prompt included.")

@@ -61,17 +61,12 @@ def as_dict(state: ClusterStatus) -> dict[str, object]:
     totals = state.totals
     return {
         **facts,
-        "acceptance_length": acceptance_length(totals),
+        "acceptance_length": totals.acceptance_length,
         "acceptance_rate": acceptance_rate(totals),
+        "grouping_rate": totals.grouping_rate,
+        "mean_draft_tokens": totals.mean_draft_tokens,
         "round_shares": round_shares(totals),
     }
-
-
-def acceptance_length(totals: Totals) -> float:
-    """Tokens a row gets per round, bonus token included; 0 before a round."""
-    if not totals.num_row_rounds:
-        return 0.0
-    return 1 + totals.num_accepted_tokens / totals.num_row_rounds
 
 
 def acceptance_rate(totals: Totals) -> float:
@@ -96,14 +91,16 @@ def round_shares(totals: Totals) -> dict[str, float]:
 def view(state: ClusterStatus) -> RenderableType:
     """The cluster as tables."""
     from rich.console import Group
+    from rich.markup import escape
 
     readiness = "[green]ready[/]" if state.is_ready else "[red]not ready[/]"
     head = (
         f"{readiness}  model {state.model or '(none yet)'}  policy {state.policy}  "
-        f"K = {state.num_speculative_tokens}  running {state.num_running}  "
-        f"waiting {state.num_waiting}/{state.max_waiting}  up {state.uptime_seconds:.0f} s"
+        f"window {state.window_size}  K = {escape(state.speculation)}  "
+        f"running {state.num_running}  waiting {state.num_waiting}/{state.max_waiting}  "
+        f"up {state.uptime_seconds:.0f} s"
     )
-    return Group(head, _workers(state), _totals(state.totals))
+    return Group(head, _workers(state), _totals(state))
 
 
 def _workers(state: ClusterStatus) -> Table:
@@ -131,24 +128,34 @@ def _workers(state: ClusterStatus) -> Table:
     return table
 
 
-def _totals(totals: Totals) -> Table:
+def _totals(state: ClusterStatus) -> Table:
     from rich.table import Table
 
+    totals = state.totals
     table = Table(box=None, show_header=False)
     shares = "  ".join(f"{name} {share:.1%}" for name, share in round_shares(totals).items())
     rows = {
         "requests": f"{totals.num_requests} ({totals.num_failed_requests} failed)",
         "tokens": f"{totals.num_generated_tokens} generated, {totals.num_prompt_tokens} in prompts",
-        "rounds": f"{totals.num_rounds} ({totals.num_row_rounds} rows)",
-        "acceptance length": f"{acceptance_length(totals):.2f}",
+        "rounds": f"{totals.num_rounds} ({totals.num_row_rounds} rows), "
+        f"{totals.grouping_rate:.1%} grouped",
+        "acceptance length": f"{totals.acceptance_length:.2f}",
         "acceptance rate": f"{acceptance_rate(totals):.1%} of {totals.num_draft_tokens} drafted",
-        "draft failures": str(totals.num_draft_failures),
+        "draft tokens per row": f"{totals.mean_draft_tokens:.2f} on average, "
+        f"{totals.num_plain_row_rounds} rows without",
+        "speed-up": f"predicted {_speedup(state.predicted_speedup)}, "
+        f"measured {_speedup(state.measured_speedup)}",
+        "draft failures": f"{totals.num_draft_failures} ({totals.num_overdue_drafts} overdue)",
         "rows moved": str(totals.num_moved_rows),
         "a round's time": shares or "no round yet",
     }
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _speedup(factor: float) -> str:
+    return f"{factor:.2f} x" if factor else "not known yet"
 
 
 def _watch(client: Client, interval: float) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from exspec.cli.common import DEFAULT_PORT, EXIT_FAILED, describe, open_console, tells_errors
 from exspec.cli.options import (
+    BatchSize,
     ClusterSpeculation,
     Device,
     DraftModel,
@@ -23,8 +24,10 @@ from exspec.cli.options import (
     NumDrafts,
     NumTargets,
     NumThreads,
+    Policy,
     Port,
     TargetModel,
+    WindowSize,
 )
 
 if TYPE_CHECKING:
@@ -42,8 +45,11 @@ def up(
     target: NumTargets = 1,
     draft: NumDrafts = 1,
     port: Port = DEFAULT_PORT,
+    policy: Policy = None,
+    batch_size: BatchSize = None,
+    window_size: WindowSize = None,
     num_speculative_tokens: ClusterSpeculation = None,
-    max_num_seqs: MaxNumSeqs = 8,
+    max_num_seqs: MaxNumSeqs = None,
     max_model_len: MaxModelLen = None,
     kv_layout: KvLayout = "slots",
     dtype: Dtype = "auto",
@@ -63,6 +69,9 @@ def up(
         num_targets=target,
         num_drafts=draft,
         port=port,
+        policy=policy,
+        batch_size=batch_size,
+        window_size=window_size,
         num_speculative_tokens=num_speculative_tokens,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,

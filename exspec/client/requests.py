@@ -20,7 +20,12 @@ from exspec.core.generation import (
     TextPrompt,
     TokenPrompt,
 )
-from exspec.core.params import DEFAULT_MAX_TOKENS, SamplingParams, SpeculationParams
+from exspec.core.params import (
+    DEFAULT_MAX_TOKENS,
+    SamplingParams,
+    SpeculationParams,
+    check_priority,
+)
 from exspec.v1 import generation_pb2 as pb
 from exspec.wire.convert_generation import (
     prompt_to_message,
@@ -45,6 +50,7 @@ class GenerateOptions(TypedDict, total=False):
     ignore_eos: go on after the model's own stop tokens.
     num_speculative_tokens: draft tokens per round, 0 = plain decoding; None: the cluster's setting.
         Never changes what is generated.
+    priority: turn in the queue, -1000 to 1000: lower is sooner, 0 is usual.
     model: served name; empty: the only one.
     request_id: unique name of the call; empty: drawn here.
     timeout: seconds for the whole call, retries included; None: the client's.
@@ -55,6 +61,7 @@ class GenerateOptions(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     num_speculative_tokens: int | None
+    priority: int
     model: str
     request_id: str
     timeout: float | None
@@ -100,6 +107,7 @@ def plan_generate(prompt: PromptInput, options: GenerateOptions) -> GeneratePlan
             given.request_id,
             given.model,
             has_max_tokens=given.max_tokens is not None,
+            priority=given.priority,
         )
         return GeneratePlan(given.call(), request_to_message(request))
     except (InvalidRequestError, ValueError) as error:
@@ -110,12 +118,14 @@ def plan_batch(prompts: Sequence[PromptInput], options: GenerateOptions) -> Batc
     """Several generations with one set of parameters as they travel. Raises as `plan_generate`."""
     given = _Options(**options)
     try:
+        check_priority(given.priority)
         message = pb.GenerateBatchRequest(
             request_id=given.request_id,
             model=given.model,
             prompts=_prompts(prompts),
             sampling=sampling_to_message(given.sampling()),
             speculation=speculation_to_message(SpeculationParams(given.num_speculative_tokens)),
+            priority=given.priority,
         )
         if given.max_tokens is None:
             message.sampling.ClearField("max_tokens")
@@ -163,6 +173,7 @@ class _Options:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     num_speculative_tokens: int | None = None
+    priority: int = 0
     model: str = ""
     request_id: str = ""
     timeout: float | None = None

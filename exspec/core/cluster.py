@@ -57,6 +57,9 @@ class Totals:
 
     `round_seconds` run from the first draft order of a round to its commit. Draft, verify, align
     and worker overhead are what the workers report of them; the rest is gRPC and scheduling.
+    `num_grouped_rounds` are rounds whose rows all ended in one column, so that nothing had to move;
+    `num_overdue_drafts` draft batches that were not waited for any longer; `num_plain_row_rounds`
+    rows of rounds that had no draft tokens.
     """
 
     num_requests: int = 0
@@ -74,11 +77,49 @@ class Totals:
     align_seconds: float = 0.0
     num_moved_rows: int = 0
     worker_overhead_seconds: float = 0.0
+    num_grouped_rounds: int = 0
+    num_overdue_drafts: int = 0
+    num_plain_row_rounds: int = 0
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens a row gets per round, bonus token included; 0 before a round."""
+        return 1 + self.num_accepted_tokens / self.num_row_rounds if self.num_row_rounds else 0.0
+
+    @property
+    def rows_per_round(self) -> float:
+        """Rows a round decided something for, on average; 0 before a round."""
+        return self.num_row_rounds / self.num_rounds if self.num_rounds else 0.0
+
+    @property
+    def grouping_rate(self) -> float:
+        """Share of the rounds in which nothing had to move; 0 before a round."""
+        return self.num_grouped_rounds / self.num_rounds if self.num_rounds else 0.0
+
+    @property
+    def moved_rows_per_round(self) -> float:
+        """Rows whose KV a round moved, on average; 0 before a round."""
+        return self.num_moved_rows / self.num_rounds if self.num_rounds else 0.0
+
+    @property
+    def mean_draft_tokens(self) -> float:
+        """K of a row and round on average, plain ones included; 0 before a round."""
+        return self.num_draft_tokens / self.num_row_rounds if self.num_row_rounds else 0.0
+
+    @property
+    def align_share(self) -> float:
+        """Share of the rounds' time in which KV was moved; 0 before a round."""
+        return self.align_seconds / self.round_seconds if self.round_seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The state of a cluster. `model` is empty until a target has joined."""
+    """The state of a cluster. `model` is empty until a target has joined.
+
+    `speculation` is the setting as it was given ("auto", "5", …), `window_size` the most sequences
+    in play on one target. Speedups are tokens per second with speculation over plain decoding, as
+    the cost model predicts and as measured; 0 while not known.
+    """
 
     version: str
     is_ready: bool
@@ -88,6 +129,9 @@ class ClusterStatus:
     num_waiting: int = 0
     num_running: int = 0
     max_waiting: int = 0
-    num_speculative_tokens: int = 0
+    speculation: str = ""
+    window_size: int = 0
+    predicted_speedup: float = 0.0
+    measured_speedup: float = 0.0
     uptime_seconds: float = 0.0
     totals: Totals = field(default_factory=Totals)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from exspec.core.acceptance import FinishReason
 from exspec.core.errors import ExspecError
-from exspec.core.params import SamplingParams, SpeculationParams
+from exspec.core.params import SamplingParams, SpeculationParams, check_priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,11 @@ class GenerationRequest:
     """One generation. Empty `request_id`: drawn by the coordinator. Empty `model`: the only one.
 
     `sampling.max_tokens` is only the bound the client gave if `has_max_tokens`; else it may be
-    lowered to what the context leaves.
+    lowered to what the context leaves. Lower `priority` is served sooner. Requests of one `group`
+    share one turn in the queue; it does not travel, the servicer gives it to prompts of one batch.
+
+    Raises:
+        InvalidRequestError: when `priority` is out of bounds.
     """
 
     prompt: Prompt
@@ -59,6 +63,11 @@ class GenerationRequest:
     request_id: str = ""
     model: str = ""
     has_max_tokens: bool = True
+    priority: int = 0
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        check_priority(self.priority)
 
 
 @dataclass(frozen=True, slots=True)

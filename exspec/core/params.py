@@ -14,6 +14,7 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_STRING_LENGTH = 256
 MAX_STOP_TOKEN_IDS = 1024
 MAX_SPECULATIVE_TOKENS = 64
+MAX_PRIORITY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +81,11 @@ class SpeculationParams:
                 f"num_speculative_tokens must be 0 to {MAX_SPECULATIVE_TOKENS}, got {number}",
                 field="num_speculative_tokens",
             )
+
+
+def check_priority(priority: int) -> None:
+    """InvalidRequestError unless a turn in the queue is within its bounds."""
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidRequestError(
+            f"priority must be {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}", field="priority"
+        )

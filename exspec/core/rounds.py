@@ -73,7 +73,7 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class DraftEntry:
-    """Feed `tokens` (the log from `start`), then propose up to `num_draft_tokens`."""
+    """Feed `tokens` (the log from `start`), then propose up to `num_draft_tokens`; 0: feed only."""
 
     key: EntryKey
     start: int

@@ -110,6 +110,10 @@ def load_settings(settings_class: type[S], argv: Sequence[str]) -> S:
 
 def _explain(error: ValidationError, prog: str) -> NoReturn:
     for problem in error.errors():
-        name = "--" + ".".join(str(part) for part in problem["loc"]).replace("_", "-")
-        sys.stderr.write(f"{prog}: {name}: {problem['msg']} (got {problem.get('input')!r})\n")
+        own = problem.get("ctx", {}).get("error")
+        message = problem["msg"] if own is None else str(own)
+        if problem["loc"]:
+            name = "--" + ".".join(str(part) for part in problem["loc"]).replace("_", "-")
+            message = f"{name}: {message} (got {problem.get('input')!r})"
+        sys.stderr.write(f"{prog}: {message}\n")
     raise SystemExit(EXIT_USAGE)

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x65xspec/v1/generation.proto\x12\texspec.v1\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"0\n\x04\x43hat\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.exspec.v1.ChatMessage\"n\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12(\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x13.exspec.v1.TokenIdsH\x00\x12\x1f\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x0f.exspec.v1.ChatH\x00\x42\t\n\x07\x63ontent\"\xf4\x01\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x02 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x12\n\nignore_eos\x18\x04 \x01(\x08\x12\x18\n\x0btemperature\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x07 \x01(\x05H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x08 \x01(\x04H\x04\x88\x01\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seed\"S\n\x11SpeculationParams\x12#\n\x16num_speculative_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x19\n\x17_num_speculative_tokens\"\xb7\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12!\n\x06prompt\x18\x03 \x01(\x0b\x32\x11.exspec.v1.Prompt\x12+\n\x08sampling\x18\x04 \x01(\x0b\x32\x19.exspec.v1.SamplingParams\x12\x31\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1c.exspec.v1.SpeculationParams\"\xae\x01\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.exspec.v1.GenerationStartedH\x00\x12+\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1a.exspec.v1.GenerationDeltaH\x00\x12\x33\n\tcompleted\x18\x03 \x01(\x0b\x32\x1e.exspec.v1.GenerationCompletedH\x00\x42\x07\n\x05\x65vent\"Q\n\x11GenerationStarted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\"2\n\x0fGenerationDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"@\n\x05Usage\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x1c\n\x14num_generated_tokens\x18\x02 \x01(\r\"]\n\x10SpeculationStats\x12\x12\n\nnum_rounds\x18\x01 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x03 \x01(\r\"c\n\x0eRequestTimings\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12#\n\x1btime_to_first_token_seconds\x18\x02 \x01(\x01\x12\x15\n\rtotal_seconds\x18\x03 \x01(\x01\"\xd9\x01\n\x13GenerationCompleted\x12.\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x17.exspec.v1.FinishReason\x12\x1f\n\x05usage\x18\x02 \x01(\x0b\x32\x10.exspec.v1.Usage\x12\x30\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1b.exspec.v1.SpeculationStats\x12*\n\x07timings\x18\x04 \x01(\x0b\x32\x19.exspec.v1.RequestTimings\x12\x13\n\x0bstop_string\x18\x05 \x01(\t\"\xbd\x01\n\x14GenerateBatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\"\n\x07prompts\x18\x03 \x03(\x0b\x32\x11.exspec.v1.Prompt\x12+\n\x08sampling\x18\x04 \x01(\x0b\x32\x19.exspec.v1.SamplingParams\x12\x31\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1c.exspec.v1.SpeculationParams\"\xef\x01\n\x15GenerateBatchResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12/\n\x07started\x18\x02 \x01(\x0b\x32\x1c.exspec.v1.GenerationStartedH\x00\x12+\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x1a.exspec.v1.GenerationDeltaH\x00\x12\x33\n\tcompleted\x18\x04 \x01(\x0b\x32\x1e.exspec.v1.GenerationCompletedH\x00\x12+\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x1a.exspec.v1.GenerationErrorH\x00\x42\x07\n\x05\x65vent\"l\n\x0fGenerationError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\t\x12\x1b\n\x13retry_after_seconds\x18\x05 \x01(\x01\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.exspec.v1.ServedModel\"[\n\x0bServedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nmax_length\x18\x02 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\"C\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12!\n\x06prompt\x18\x02 \x01(\x0b\x32\x11.exspec.v1.Prompt\"3\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t*\xba\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x01\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x04\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x05\x32\x8b\x03\n\x11GenerationService\x12\x45\n\x08Generate\x12\x1a.exspec.v1.GenerateRequest\x1a\x1b.exspec.v1.GenerateResponse0\x01\x12T\n\rGenerateBatch\x12\x1f.exspec.v1.GenerateBatchRequest\x1a .exspec.v1.GenerateBatchResponse0\x01\x12I\n\nListModels\x12\x1c.exspec.v1.ListModelsRequest\x1a\x1d.exspec.v1.ListModelsResponse\x12\x43\n\x08Tokenize\x12\x1a.exspec.v1.TokenizeRequest\x1a\x1b.exspec.v1.TokenizeResponse\x12I\n\nDetokenize\x12\x1c.exspec.v1.DetokenizeRequest\x1a\x1d.exspec.v1.DetokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x65xspec/v1/generation.proto\x12\texspec.v1\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"0\n\x04\x43hat\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.exspec.v1.ChatMessage\"n\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12(\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x13.exspec.v1.TokenIdsH\x00\x12\x1f\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x0f.exspec.v1.ChatH\x00\x42\t\n\x07\x63ontent\"\xf4\x01\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x02 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x12\n\nignore_eos\x18\x04 \x01(\x08\x12\x18\n\x0btemperature\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x07 \x01(\x05H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x08 \x01(\x04H\x04\x88\x01\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seed\"S\n\x11SpeculationParams\x12#\n\x16num_speculative_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x19\n\x17_num_speculative_tokens\"\xc9\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12!\n\x06prompt\x18\x03 \x01(\x0b\x32\x11.exspec.v1.Prompt\x12+\n\x08sampling\x18\x04 \x01(\x0b\x32\x19.exspec.v1.SamplingParams\x12\x31\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1c.exspec.v1.SpeculationParams\x12\x10\n\x08priority\x18\x06 \x01(\x05\"\xae\x01\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.exspec.v1.GenerationStartedH\x00\x12+\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1a.exspec.v1.GenerationDeltaH\x00\x12\x33\n\tcompleted\x18\x03 \x01(\x0b\x32\x1e.exspec.v1.GenerationCompletedH\x00\x42\x07\n\x05\x65vent\"Q\n\x11GenerationStarted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\"2\n\x0fGenerationDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"@\n\x05Usage\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x1c\n\x14num_generated_tokens\x18\x02 \x01(\r\"]\n\x10SpeculationStats\x12\x12\n\nnum_rounds\x18\x01 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x03 \x01(\r\"c\n\x0eRequestTimings\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12#\n\x1btime_to_first_token_seconds\x18\x02 \x01(\x01\x12\x15\n\rtotal_seconds\x18\x03 \x01(\x01\"\xd9\x01\n\x13GenerationCompleted\x12.\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x17.exspec.v1.FinishReason\x12\x1f\n\x05usage\x18\x02 \x01(\x0b\x32\x10.exspec.v1.Usage\x12\x30\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1b.exspec.v1.SpeculationStats\x12*\n\x07timings\x18\x04 \x01(\x0b\x32\x19.exspec.v1.RequestTimings\x12\x13\n\x0bstop_string\x18\x05 \x01(\t\"\xcf\x01\n\x14GenerateBatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\"\n\x07prompts\x18\x03 \x03(\x0b\x32\x11.exspec.v1.Prompt\x12+\n\x08sampling\x18\x04 \x01(\x0b\x32\x19.exspec.v1.SamplingParams\x12\x31\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1c.exspec.v1.SpeculationParams\x12\x10\n\x08priority\x18\x06 \x01(\x05\"\xef\x01\n\x15GenerateBatchResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12/\n\x07started\x18\x02 \x01(\x0b\x32\x1c.exspec.v1.GenerationStartedH\x00\x12+\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x1a.exspec.v1.GenerationDeltaH\x00\x12\x33\n\tcompleted\x18\x04 \x01(\x0b\x32\x1e.exspec.v1.GenerationCompletedH\x00\x12+\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x1a.exspec.v1.GenerationErrorH\x00\x42\x07\n\x05\x65vent\"l\n\x0fGenerationError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\t\x12\x1b\n\x13retry_after_seconds\x18\x05 \x01(\x01\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.exspec.v1.ServedModel\"[\n\x0bServedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nmax_length\x18\x02 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\"C\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12!\n\x06prompt\x18\x02 \x01(\x0b\x32\x11.exspec.v1.Prompt\"3\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t*\xba\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x01\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x04\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x05\x32\x8b\x03\n\x11GenerationService\x12\x45\n\x08Generate\x12\x1a.exspec.v1.GenerateRequest\x1a\x1b.exspec.v1.GenerateResponse0\x01\x12T\n\rGenerateBatch\x12\x1f.exspec.v1.GenerateBatchRequest\x1a .exspec.v1.GenerateBatchResponse0\x01\x12I\n\nListModels\x12\x1c.exspec.v1.ListModelsRequest\x1a\x1d.exspec.v1.ListModelsResponse\x12\x43\n\x08Tokenize\x12\x1a.exspec.v1.TokenizeRequest\x1a\x1b.exspec.v1.TokenizeResponse\x12I\n\nDetokenize\x12\x1c.exspec.v1.DetokenizeRequest\x1a\x1d.exspec.v1.DetokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'exspec.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2520
-  _globals['_FINISHREASON']._serialized_end=2706
+  _globals['_FINISHREASON']._serialized_start=2556
+  _globals['_FINISHREASON']._serialized_end=2742
   _globals['_TOKENIDS']._serialized_start=41
   _globals['_TOKENIDS']._serialized_end=64
   _globals['_CHATMESSAGE']._serialized_start=66
@@ -46,41 +46,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SPECULATIONPARAMS']._serialized_start=521
   _globals['_SPECULATIONPARAMS']._serialized_end=604
   _globals['_GENERATEREQUEST']._serialized_start=607
-  _globals['_GENERATEREQUEST']._serialized_end=790
-  _globals['_GENERATERESPONSE']._serialized_start=793
-  _globals['_GENERATERESPONSE']._serialized_end=967
-  _globals['_GENERATIONSTARTED']._serialized_start=969
-  _globals['_GENERATIONSTARTED']._serialized_end=1050
-  _globals['_GENERATIONDELTA']._serialized_start=1052
-  _globals['_GENERATIONDELTA']._serialized_end=1102
-  _globals['_USAGE']._serialized_start=1104
-  _globals['_USAGE']._serialized_end=1168
-  _globals['_SPECULATIONSTATS']._serialized_start=1170
-  _globals['_SPECULATIONSTATS']._serialized_end=1263
-  _globals['_REQUESTTIMINGS']._serialized_start=1265
-  _globals['_REQUESTTIMINGS']._serialized_end=1364
-  _globals['_GENERATIONCOMPLETED']._serialized_start=1367
-  _globals['_GENERATIONCOMPLETED']._serialized_end=1584
-  _globals['_GENERATEBATCHREQUEST']._serialized_start=1587
-  _globals['_GENERATEBATCHREQUEST']._serialized_end=1776
-  _globals['_GENERATEBATCHRESPONSE']._serialized_start=1779
-  _globals['_GENERATEBATCHRESPONSE']._serialized_end=2018
-  _globals['_GENERATIONERROR']._serialized_start=2020
-  _globals['_GENERATIONERROR']._serialized_end=2128
-  _globals['_LISTMODELSREQUEST']._serialized_start=2130
-  _globals['_LISTMODELSREQUEST']._serialized_end=2149
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2151
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2211
-  _globals['_SERVEDMODEL']._serialized_start=2213
-  _globals['_SERVEDMODEL']._serialized_end=2304
-  _globals['_TOKENIZEREQUEST']._serialized_start=2306
-  _globals['_TOKENIZEREQUEST']._serialized_end=2373
-  _globals['_TOKENIZERESPONSE']._serialized_start=2375
-  _globals['_TOKENIZERESPONSE']._serialized_end=2426
-  _globals['_DETOKENIZEREQUEST']._serialized_start=2428
-  _globals['_DETOKENIZEREQUEST']._serialized_end=2481
-  _globals['_DETOKENIZERESPONSE']._serialized_start=2483
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2517
-  _globals['_GENERATIONSERVICE']._serialized_start=2709
-  _globals['_GENERATIONSERVICE']._serialized_end=3104
+  _globals['_GENERATEREQUEST']._serialized_end=808
+  _globals['_GENERATERESPONSE']._serialized_start=811
+  _globals['_GENERATERESPONSE']._serialized_end=985
+  _globals['_GENERATIONSTARTED']._serialized_start=987
+  _globals['_GENERATIONSTARTED']._serialized_end=1068
+  _globals['_GENERATIONDELTA']._serialized_start=1070
+  _globals['_GENERATIONDELTA']._serialized_end=1120
+  _globals['_USAGE']._serialized_start=1122
+  _globals['_USAGE']._serialized_end=1186
+  _globals['_SPECULATIONSTATS']._serialized_start=1188
+  _globals['_SPECULATIONSTATS']._serialized_end=1281
+  _globals['_REQUESTTIMINGS']._serialized_start=1283
+  _globals['_REQUESTTIMINGS']._serialized_end=1382
+  _globals['_GENERATIONCOMPLETED']._serialized_start=1385
+  _globals['_GENERATIONCOMPLETED']._serialized_end=1602
+  _globals['_GENERATEBATCHREQUEST']._serialized_start=1605
+  _globals['_GENERATEBATCHREQUEST']._serialized_end=1812
+  _globals['_GENERATEBATCHRESPONSE']._serialized_start=1815
+  _globals['_GENERATEBATCHRESPONSE']._serialized_end=2054
+  _globals['_GENERATIONERROR']._serialized_start=2056
+  _globals['_GENERATIONERROR']._serialized_end=2164
+  _globals['_LISTMODELSREQUEST']._serialized_start=2166
+  _globals['_LISTMODELSREQUEST']._serialized_end=2185
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2187
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2247
+  _globals['_SERVEDMODEL']._serialized_start=2249
+  _globals['_SERVEDMODEL']._serialized_end=2340
+  _globals['_TOKENIZEREQUEST']._serialized_start=2342
+  _globals['_TOKENIZEREQUEST']._serialized_end=2409
+  _globals['_TOKENIZERESPONSE']._serialized_start=2411
+  _globals['_TOKENIZERESPONSE']._serialized_end=2462
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2464
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2517
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2519
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2553
+  _globals['_GENERATIONSERVICE']._serialized_start=2745
+  _globals['_GENERATIONSERVICE']._serialized_end=3140
 # @@protoc_insertion_point(module_scope)

@@ -84,7 +84,7 @@ class WorkerStatus(_message.Message):
     def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerInfo, _Mapping]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., reason: _Optional[str] = ..., num_sequences: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ...) -> None: ...
 
 class Totals(_message.Message):
-    __slots__ = ("num_requests", "num_failed_requests", "num_prompt_tokens", "num_generated_tokens", "num_rounds", "num_row_rounds", "num_draft_tokens", "num_accepted_tokens", "num_draft_failures", "round_seconds", "draft_seconds", "verify_seconds", "align_seconds", "num_moved_rows", "worker_overhead_seconds")
+    __slots__ = ("num_requests", "num_failed_requests", "num_prompt_tokens", "num_generated_tokens", "num_rounds", "num_row_rounds", "num_draft_tokens", "num_accepted_tokens", "num_draft_failures", "round_seconds", "draft_seconds", "verify_seconds", "align_seconds", "num_moved_rows", "worker_overhead_seconds", "num_grouped_rounds", "num_overdue_drafts", "num_plain_row_rounds")
     NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     NUM_FAILED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,9 @@ class Totals(_message.Message):
     ALIGN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NUM_MOVED_ROWS_FIELD_NUMBER: _ClassVar[int]
     WORKER_OVERHEAD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_GROUPED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_OVERDUE_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PLAIN_ROW_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     num_requests: int
     num_failed_requests: int
     num_prompt_tokens: int
@@ -115,10 +118,13 @@ class Totals(_message.Message):
     align_seconds: float
     num_moved_rows: int
     worker_overhead_seconds: float
-    def __init__(self, num_requests: _Optional[int] = ..., num_failed_requests: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., num_generated_tokens: _Optional[int] = ..., num_rounds: _Optional[int] = ..., num_row_rounds: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_draft_failures: _Optional[int] = ..., round_seconds: _Optional[float] = ..., draft_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., align_seconds: _Optional[float] = ..., num_moved_rows: _Optional[int] = ..., worker_overhead_seconds: _Optional[float] = ...) -> None: ...
+    num_grouped_rounds: int
+    num_overdue_drafts: int
+    num_plain_row_rounds: int
+    def __init__(self, num_requests: _Optional[int] = ..., num_failed_requests: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., num_generated_tokens: _Optional[int] = ..., num_rounds: _Optional[int] = ..., num_row_rounds: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_draft_failures: _Optional[int] = ..., round_seconds: _Optional[float] = ..., draft_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., align_seconds: _Optional[float] = ..., num_moved_rows: _Optional[int] = ..., worker_overhead_seconds: _Optional[float] = ..., num_grouped_rounds: _Optional[int] = ..., num_overdue_drafts: _Optional[int] = ..., num_plain_row_rounds: _Optional[int] = ...) -> None: ...
 
 class GetClusterStatusResponse(_message.Message):
-    __slots__ = ("version", "is_ready", "model", "policy", "workers", "num_waiting", "num_running", "max_waiting", "totals", "num_speculative_tokens", "uptime_seconds")
+    __slots__ = ("version", "is_ready", "model", "policy", "workers", "num_waiting", "num_running", "max_waiting", "totals", "uptime_seconds", "speculation", "window_size", "predicted_speedup", "measured_speedup")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_READY_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -128,8 +134,11 @@ class GetClusterStatusResponse(_message.Message):
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     MAX_WAITING_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
-    NUM_SPECULATIVE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_SPEEDUP_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_SPEEDUP_FIELD_NUMBER: _ClassVar[int]
     version: str
     is_ready: bool
     model: str
@@ -139,6 +148,9 @@ class GetClusterStatusResponse(_message.Message):
     num_running: int
     max_waiting: int
     totals: Totals
-    num_speculative_tokens: int
     uptime_seconds: float
-    def __init__(self, version: _Optional[str] = ..., is_ready: _Optional[bool] = ..., model: _Optional[str] = ..., policy: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., max_waiting: _Optional[int] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., uptime_seconds: _Optional[float] = ...) -> None: ...
+    speculation: str
+    window_size: int
+    predicted_speedup: float
+    measured_speedup: float
+    def __init__(self, version: _Optional[str] = ..., is_ready: _Optional[bool] = ..., model: _Optional[str] = ..., policy: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., max_waiting: _Optional[int] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ..., uptime_seconds: _Optional[float] = ..., speculation: _Optional[str] = ..., window_size: _Optional[int] = ..., predicted_speedup: _Optional[float] = ..., measured_speedup: _Optional[float] = ...) -> None: ...

@@ -173,8 +173,6 @@ def _draft_entry(message: draft_pb2.DraftEntry) -> DraftEntry:
     key = _key_from_message(message.key)
     if not message.tokens:
         raise ProtocolError(f"entry {key.sequence_id}: tokens must hold at least one token")
-    if message.num_draft_tokens < 1:
-        raise ProtocolError(f"entry {key.sequence_id}: num_draft_tokens must be at least 1")
     return DraftEntry(key, message.start, tuple(message.tokens), message.num_draft_tokens)
 
 

@@ -91,7 +91,10 @@ def status_to_message(status: ClusterStatus) -> registry_pb2.GetClusterStatusRes
         num_waiting=status.num_waiting,
         num_running=status.num_running,
         max_waiting=status.max_waiting,
-        num_speculative_tokens=status.num_speculative_tokens,
+        speculation=status.speculation,
+        window_size=status.window_size,
+        predicted_speedup=status.predicted_speedup,
+        measured_speedup=status.measured_speedup,
         uptime_seconds=status.uptime_seconds,
         totals=registry_pb2.Totals(
             **{field.name: getattr(status.totals, field.name) for field in fields(Totals)}
@@ -110,7 +113,10 @@ def status_from_message(message: registry_pb2.GetClusterStatusResponse) -> Clust
         num_waiting=message.num_waiting,
         num_running=message.num_running,
         max_waiting=message.max_waiting,
-        num_speculative_tokens=message.num_speculative_tokens,
+        speculation=message.speculation,
+        window_size=message.window_size,
+        predicted_speedup=message.predicted_speedup,
+        measured_speedup=message.measured_speedup,
         uptime_seconds=message.uptime_seconds,
         totals=Totals(
             **{field.name: getattr(message.totals, field.name) for field in fields(Totals)}

@@ -79,6 +79,7 @@ def request_to_message(request: values.GenerationRequest) -> pb.GenerateRequest:
         prompt=prompt_to_message(request.prompt),
         sampling=sampling_to_message(request.sampling),
         speculation=speculation_to_message(request.speculation),
+        priority=request.priority,
     )
     if not request.has_max_tokens:
         message.sampling.ClearField("max_tokens")
@@ -95,6 +96,7 @@ def request_from_message(message: pb.GenerateRequest) -> values.GenerationReques
         request_id=message.request_id,
         model=message.model,
         has_max_tokens=message.sampling.HasField("max_tokens"),
+        priority=message.priority,
     )
 
 
@@ -106,6 +108,7 @@ def batch_item(message: pb.GenerateBatchRequest, index: int) -> pb.GenerateReque
         prompt=message.prompts[index],
         sampling=message.sampling,
         speculation=message.speculation,
+        priority=message.priority,
     )
 
 

@@ -24,7 +24,7 @@ CONDITIONS = report.Conditions(
     num_target_slots=8,
     rows_per_round=2.5,
     policy="eqspec",
-    num_speculative_tokens=5,
+    speculation="auto",
     num_tokens=12,
     served_seconds=2.0,
 )
@@ -78,5 +78,5 @@ def test_all_audits_must_pass():
 
 def test_the_heading_says_how_it_was_run():
     heading = report.heading(make_report(Answer(REFERENCE, stats())))
-    for words in ("3 prompts (1 cut to fit)", "K = 5", "8 requests in flight", "batch 1"):
+    for words in ("3 prompts (1 cut to fit)", "K = auto", "8 requests in flight", "batch 1"):
         assert words in heading

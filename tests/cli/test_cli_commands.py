@@ -26,7 +26,8 @@ TOTALS = Totals(
     num_requests=3, num_failed_requests=1, num_prompt_tokens=30, num_generated_tokens=50,
     num_rounds=10, num_row_rounds=20, num_draft_tokens=80, num_accepted_tokens=30,
     round_seconds=2.0, draft_seconds=0.5, verify_seconds=1.2, align_seconds=0.1,
-    worker_overhead_seconds=0.1,
+    worker_overhead_seconds=0.1, num_grouped_rounds=4, num_overdue_drafts=2,
+    num_plain_row_rounds=6,
 )  # fmt: skip
 HEAVY = {"torch", "transformers", "tokenizers", "numpy", "pydantic_settings"}
 FACTS = ModelFacts("m[1]", "Llama", 8, 8, "", 64, (), "float32", "cpu", 1, "")
@@ -60,7 +61,10 @@ def busy(fake):
             WorkerState.REFUSED, reason="another tokenizer",
         ),
     )  # fmt: skip
-    fake.status = replace(fake.status, workers=workers, totals=TOTALS, max_waiting=4)
+    fake.status = replace(
+        fake.status, workers=workers, totals=TOTALS, max_waiting=4, policy="exspec",
+        speculation="[[1,4,5]]", window_size=32, predicted_speedup=1.25,
+    )  # fmt: skip
     return fake
 
 
@@ -119,12 +123,12 @@ def test_generate_prints_text_to_stdout_and_figures_to_stderr(run, fake):
 
 def test_generate_options(run, fake):
     run("generate", "Hi", "--system", "Be brief.", "--stop", "a", "--stop", "b", "--no-stream")
-    run("generate", "Hi", "--no-chat")
+    run("generate", "Hi", "--no-chat", "--priority", "-7")
     run("generate", "-", "--no-chat", input="from stdin")
     first, second, third = fake.requests
     assert first.prompt.messages[0] == ChatMessage("system", "Be brief.")
     assert first.sampling.stop == ("a", "b")
-    assert second.prompt == TextPrompt("Hi")
+    assert (second.prompt, second.priority) == (TextPrompt("Hi"), -7)
     assert third.prompt == TextPrompt("from stdin")
 
 
@@ -172,7 +176,9 @@ def test_status_shows_workers_totals_and_reasons(run, busy):
     assert result.exit_code == 0
     for text in (
         "target-0", "3/8", "m[1]", "refused", "another tokenizer", "3 (1 failed)", "2.50",
-        "37.5% of 80", "draft 25.0%", "verify 60.0%", "grpc_and_scheduling 5.0%",
+        "37.5% of 80", "draft 25.0%", "verify 60.0%", "grpc_and_scheduling 5.0%", "policy exspec",
+        "window 32", "K = [[1,4,5]]", "40.0% grouped", "4.00 on average, 6 rows without",
+        "predicted 1.25 x, measured not known yet", "(2 overdue)",
     ):  # fmt: skip
         assert text in result.stdout, text
 
@@ -183,6 +189,9 @@ def test_status_json(run, busy):
     assert answer["is_ready"] is True
     assert answer["acceptance_length"] == 2.5
     assert answer["acceptance_rate"] == 0.375
+    assert (answer["grouping_rate"], answer["mean_draft_tokens"]) == (0.4, 4.0)
+    assert (answer["speculation"], answer["window_size"]) == ("[[1,4,5]]", 32)
+    assert (answer["predicted_speedup"], answer["measured_speedup"]) == (1.25, 0.0)
     assert answer["workers"][1]["state"] == "refused"
     assert answer["workers"][1]["worker"]["role"] == "draft"
     assert answer["totals"]["num_rounds"] == 10

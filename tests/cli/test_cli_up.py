@@ -150,6 +150,38 @@ def test_commands_of_the_services(tmp_path):
     assert "--max-num-seqs 8" in draft  # two targets may share it
 
 
+def test_the_policy_and_its_sizes_are_handed_on(tmp_path):
+    plan = ClusterPlan(
+        policy="exspec", batch_size=4, window_size=16, num_speculative_tokens="auto:8"
+    )
+    coordinator = " ".join(plan.coordinator_command(tmp_path / "c.port"))
+    assert "--policy exspec --window-size 16 --batch-size 4 " in coordinator
+    assert "--num-speculative-tokens auto:8" in coordinator
+    target = " ".join(plan.worker_command(Role.TARGET, "t", "h:1", tmp_path / "t.port"))
+    assert "--max-num-seqs 16" in target
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_rows", "num_slots"),
+    [
+        ({}, 8, 8),
+        ({"max_num_seqs": 3}, 3, 3),
+        ({"batch_size": 2}, 2, 2),
+        ({"window_size": 32}, 8, 32),
+        ({"window_size": 4}, 4, 4),
+        ({"window_size": 4, "max_num_seqs": 6}, 4, 6),
+    ],
+)
+def test_sizes_that_were_not_given_follow_those_that_were(tmp_path, sizes, num_rows, num_slots):
+    plan = ClusterPlan(**sizes)
+    coordinator = plan.coordinator_command(tmp_path / "c.port")
+    target = plan.worker_command(Role.TARGET, "t", "h:1", tmp_path / "t.port")
+    assert coordinator[coordinator.index("--batch-size") + 1] == str(num_rows)
+    assert target[target.index("--max-num-seqs") + 1] == str(num_slots)
+    assert ("--window-size" in coordinator) is ("window_size" in sizes)
+    assert "--policy" not in coordinator
+
+
 def test_workers_of_one_role_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
 

@@ -57,6 +57,7 @@ def test_all_keywords_travel(client, fake):
         stop_token_ids=(3, 4),
         ignore_eos=True,
         num_speculative_tokens=0,
+        priority=-5,
         model="fake-model",
         request_id="all",
     )
@@ -66,6 +67,7 @@ def test_all_keywords_travel(client, fake):
     assert request.sampling.stop_token_ids == (3, 4)
     assert request.sampling.ignore_eos
     assert request.speculation.num_speculative_tokens == 0
+    assert request.priority == -5
     assert (request.model, request.request_id) == ("fake-model", "all")
     assert request.has_max_tokens
 
@@ -119,6 +121,7 @@ def test_prompts_of_all_kinds(client, fake, prompt, received):
         ("x", {"stop": "a" * 257}, "stop"),
         ("x", {"stop_token_ids": [-5]}, "stop_token_ids"),
         ("x", {"num_speculative_tokens": 65}, "num_speculative_tokens"),
+        ("x", {"priority": 1001}, "priority"),
         ("x", {"request_id": "r" * 129}, "request_id"),
         ("\ud800", {}, ""),
     ],
@@ -220,9 +223,11 @@ def test_an_answer_without_an_end_is_a_protocol_error(client, fake, monkeypatch)
 
 def test_batch_results_are_in_the_order_of_the_prompts(client, fake):
     fake.script(FakeReply("a"), FakeReply("bb"), FakeReply("ccc"))
-    results = client.generate_batch(["1", [2], [{"role": "user", "content": "3"}]], max_tokens=9)
+    prompts = ["1", [2], [{"role": "user", "content": "3"}]]
+    results = client.generate_batch(prompts, max_tokens=9, priority=-1000)
     assert [result.text for result in results] == ["a", "bb", "ccc"]
     assert {request.sampling.max_tokens for request in fake.requests} == {9}
+    assert {request.priority for request in fake.requests} == {-1000}
 
 
 def test_a_failed_prompt_of_a_batch_fails_alone(client, fake):
@@ -268,6 +273,13 @@ def test_bad_batches_are_refused(client, prompts):
         client.generate_batch(prompts)
     assert caught.value.field == "prompts"
     assert caught.value.request_id
+
+
+def test_a_batch_with_a_priority_out_of_bounds_is_refused(client, fake):
+    with pytest.raises(InvalidRequestError, match="-1000 to 1000, got 1001") as caught:
+        client.generate_batch(["1"], priority=1001)
+    assert caught.value.field == "priority"
+    assert fake.requests == []
 
 
 def test_an_empty_prompt_of_a_batch_fails_alone(client):

@@ -14,6 +14,7 @@ import grpc.aio
 from bell import Bell
 from toy import ToyRunner, continuation, draft_language, facts, target_language
 
+from coordinator.driver import CallLater, Timing
 from coordinator.parts import SERVICE_NAMES, Parts, build
 from coordinator.settings import CoordinatorSettings
 from draft_worker.drafter import Drafter
@@ -25,6 +26,7 @@ from exspec.core.generation import Completed, Delta, GenerationRequest, Started,
 from exspec.core.ids import Role, WorkerId
 from exspec.core.models import ModelFacts, TokenizerAssets
 from exspec.core.params import SamplingParams, SpeculationParams
+from exspec.core.rounds import DraftBatch, VerifyBatch
 from exspec.runtime.clock import monotonic
 from exspec.runtime.worker_thread import WorkerThread
 from exspec.v1 import draft_pb2_grpc, generation_pb2_grpc, registry_pb2_grpc, target_pb2_grpc
@@ -80,20 +82,25 @@ class _Draft(DraftServicer):
 class FakeWorker:
     """A worker process in miniature. `runner` is its model, `tamper` falsifies its replies."""
 
-    def __init__(self, role: Role, name: str, runner: ToyRunner, bell: Bell) -> None:
+    def __init__(
+        self, role: Role, name: str, runner: ToyRunner, bell: Bell, num_ahead: int = 0
+    ) -> None:
         self.role = role
         self.name = name
         self.runner = runner
         self.incarnation = f"{name}-1"
         self.model = facts(max_length=runner.capacity, vocab_size=runner.facts.vocab_size)
         self.num_slots = runner.num_slots
+        self.kv_layout = "slots"
         self.tokenizer = NO_TOKENIZER
         self._thread = WorkerThread(name)
         self._bell = bell
         if role is Role.TARGET:
             self.sessions: Verifier | Drafter = Verifier(runner, monotonic, orphan_seconds=600)
         else:
-            self.sessions = Drafter(ModelProposer(runner), monotonic, orphan_seconds=600)
+            self.sessions = Drafter(
+                ModelProposer(runner), monotonic, orphan_seconds=600, num_ahead=num_ahead
+            )
         runner.on_release = bell.ring
         self._server: RpcServer | None = None
         self.servicer: TargetServicer | DraftServicer | None = None
@@ -111,6 +118,7 @@ class FakeWorker:
             self.address,
             self.num_slots,
             self.model,
+            self.kv_layout,
         )
 
     async def listen(self, port: int = 0) -> None:
@@ -172,11 +180,41 @@ class FakeWorker:
         return self.tamper(reply)
 
 
+class Patience:
+    """The driver's `call_later`. Held, it runs out when told: no clock decides what is late."""
+
+    def __init__(self, call_later: CallLater) -> None:
+        self._call_later = call_later
+        self._is_held = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def __call__(self, seconds: float, call: Callable[[], None]) -> object:
+        if not self._is_held:
+            return self._call_later(seconds, call)
+        self._waiting.append(call)
+        return None
+
+    def hold(self) -> None:
+        """From now on whoever waits waits until told otherwise."""
+        self._is_held = True
+
+    def run_out(self) -> None:
+        """What is still waited for is overdue."""
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
+
+
 class World:
     """The coordinator, the workers started so far, and a client."""
 
     def __init__(self, parts: Parts, address: str, channel: grpc.aio.Channel, bell: Bell) -> None:
         self.parts = parts
+        self.patience = Patience(parts.driver._timing.call_later)
+        parts.driver._timing = Timing(monotonic, self.patience)
+        self.sent: list[tuple[str, DraftBatch | VerifyBatch]] = []
+        """Every batch with the name of its worker, in the order they were sent."""
+        self._record_sending(parts.pool.send)
         self.address = address
         self.bell = bell
         self.stub = generation_pb2_grpc.GenerationServiceStub(channel)
@@ -210,11 +248,14 @@ class World:
         capacity: int = 256,
         model: ModelFacts | None = None,
         tokenizer: TokenizerAssets = NO_TOKENIZER,
+        kv_layout: str = "slots",
+        num_ahead: int = 0,
     ) -> FakeWorker:
         """A worker that was not started."""
         default = target_language if role is Role.TARGET else draft_language
         runner = ToyRunner(language or default, num_slots=num_slots, capacity=capacity)
-        worker = FakeWorker(role, name, runner, self.bell)
+        worker = FakeWorker(role, name, runner, self.bell, num_ahead)
+        worker.kv_layout = kv_layout
         worker.model = model or worker.model
         worker.tokenizer = tokenizer
         self.workers.append(worker)
@@ -257,6 +298,18 @@ class World:
         """Kill it, and leave it out of the final accounts."""
         self.workers.remove(worker)
         await worker.kill()
+
+    def in_flight(self, worker: FakeWorker) -> int:
+        """Batches sent to a worker and not answered."""
+        flights = self.parts.driver._in_flight.values()
+        return sum(flight.worker_id == worker.name for flight in flights)
+
+    def _record_sending(self, send: Callable[[WorkerId, DraftBatch | VerifyBatch], None]) -> None:
+        def sending(worker_id: WorkerId, batch: DraftBatch | VerifyBatch) -> None:
+            self.sent.append((worker_id, batch))
+            send(worker_id, batch)
+
+        self.parts.pool.send = sending  # type: ignore[method-assign]
 
     # Requests
 
@@ -315,6 +368,29 @@ def request(
         SamplingParams(max_tokens=max_tokens, **sampling),
         SpeculationParams(k),
     )
+
+
+async def under_way(made: World, asked: GenerationRequest) -> asyncio.Task[Answer]:
+    """A request of which something was streamed already."""
+    seen = asyncio.Event()
+    num_events = 0
+
+    def note() -> None:
+        nonlocal num_events
+        num_events += 1
+        if num_events == 3:
+            seen.set()
+
+    asking = asyncio.create_task(made.ask(asked, note))
+    await seen.wait()
+    return asking
+
+
+async def held(worker: FakeWorker) -> None:
+    """Wait until the worker sits in a pass that does not end."""
+    worker.runner.entered.clear()
+    worker.runner.gate.clear()
+    assert await asyncio.to_thread(worker.runner.entered.wait, 10)
 
 
 def check(answer: Answer, prompt: Sequence[int] = (11, 0, 2), max_tokens: int = 20) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from coordinator.accounting import Accounting
 from exspec.core.cluster import Totals
-from exspec.core.ids import BatchId, SequenceId, WorkerId
+from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import (
+    DraftBatch,
+    DraftEntry,
     DraftReply,
     EntryKey,
     EntryStatus,
@@ -16,41 +18,70 @@ from exspec.core.rounds import (
     VerifyResult,
 )
 
-TARGET = WorkerId("t")
+
+def _key(name: str) -> EntryKey:
+    return EntryKey(SequenceId(name), 0, 1)
 
 
 class Desk:
+    """An accounting and a clock that only moves by hand. Sequences are named by their place."""
+
     def __init__(self) -> None:
         self.now = 5.0
         self.accounting = Accounting(lambda: self.now)
 
+    @property
+    def totals(self) -> Totals:
+        return self.accounting.totals
+
+    def order_drafts(self, *names: str) -> None:
+        entries = tuple(DraftEntry(_key(name), 0, (1,), 3) for name in names)
+        self.accounting.note_orders(DraftBatch(BatchId(1), entries))
+
+    def order_verify(self, *names: str) -> None:
+        entries = tuple(VerifyEntry(_key(name), 0, (1,)) for name in names)
+        self.accounting.note_orders(VerifyBatch(BatchId(2), entries))
+
+    def forget(self, *names: str) -> None:
+        self.accounting.forget(SequenceId(name) for name in names)
+
     def draft(self, **timings) -> None:
         self.accounting.note_draft(DraftReply(BatchId(1), (), PassTimings(**timings)))
 
-    def verify(self, *rows: tuple[int, int], committed: int, is_prefill=False, **timings) -> None:
+    def verify(
+        self,
+        *rows: tuple[int, int],
+        committed: int,
+        names: str = "abcd",
+        is_prefill=False,
+        is_grouped=False,
+        status=EntryStatus.OK,
+        **timings,
+    ) -> None:
         """Rows as (drafts, accepted)."""
-        keys = [EntryKey(SequenceId(str(i)), 0, 1) for i in range(len(rows))]
+        keys = [_key(name) for name in names[: len(rows)]]
         entries = tuple(
             VerifyEntry(key, 0, (1,), (9,) * drafts, is_prefill)
             for key, (drafts, _accepted) in zip(keys, rows, strict=True)
         )
         results = tuple(
-            VerifyResult(key, EntryStatus.OK, 1, accepted, None if is_prefill else 5)
+            VerifyResult(key, status, 1, accepted, None if is_prefill else 5)
             for key, (_drafts, accepted) in zip(keys, rows, strict=True)
         )
         reply = VerifyReply(BatchId(2), results, PassTimings(**timings))
-        self.accounting.note_verify(TARGET, VerifyBatch(BatchId(2), entries), reply, committed)
+        batch = VerifyBatch(BatchId(2), entries)
+        self.accounting.note_verify(batch, reply, committed, is_grouped=is_grouped)
 
 
 def test_a_round_runs_from_its_first_order_to_its_commit():
     desk = Desk()
-    desk.accounting.note_order(TARGET)
+    desk.order_drafts("a", "b")
     desk.now = 6
     desk.draft(forward_seconds=0.25, align_seconds=0.5, total_seconds=1, num_moved_rows=1)
-    desk.accounting.note_order(TARGET)
+    desk.order_verify("a", "b")
     desk.now = 9
     desk.verify((3, 1), (2, 2), committed=5, forward_seconds=1.5, total_seconds=2, num_moved_rows=2)
-    assert desk.accounting.totals == Totals(
+    assert desk.totals == Totals(
         num_generated_tokens=5,
         num_rounds=1,
         num_row_rounds=2,
@@ -65,22 +96,65 @@ def test_a_round_runs_from_its_first_order_to_its_commit():
     )
 
 
+def test_the_round_of_a_batch_began_with_the_first_of_its_rows():
+    desk = Desk()
+    desk.order_drafts("b")
+    desk.now = 7
+    desk.order_verify("a", "b")
+    desk.now = 8
+    desk.verify((0, 0), (0, 0), committed=2)
+    assert desk.totals.round_seconds == 3
+
+
+def test_rounds_of_different_rows_at_one_time_are_counted_each():
+    desk = Desk()
+    desk.order_drafts("a")
+    desk.now = 6
+    desk.order_drafts("b")
+    desk.now = 7
+    desk.verify((0, 0), names="a", committed=1)
+    desk.now = 9
+    desk.verify((0, 0), names="b", committed=1)
+    assert (desk.totals.num_rounds, desk.totals.round_seconds) == (2, 2.0 + 3.0)
+
+
+def test_the_next_round_begins_anew():
+    desk = Desk()
+    for now in (10, 20):
+        desk.now = now
+        desk.order_verify("a")
+        desk.now += 1
+        desk.verify((0, 0), committed=1)
+    assert desk.totals.round_seconds == 2
+
+
 def test_rounds_that_only_prefill_are_not_counted():
     desk = Desk()
-    desk.accounting.note_order(TARGET)
-    desk.verify((0, 0), committed=0, is_prefill=True, forward_seconds=1)
-    assert desk.accounting.totals == Totals()
+    desk.order_verify("a")
+    desk.verify((0, 0), committed=0, is_prefill=True, is_grouped=True, forward_seconds=1)
+    desk.verify((0, 0), committed=0, status=EntryStatus.FAILED, forward_seconds=1)
+    assert desk.totals == Totals()
 
 
 def test_the_round_of_a_lost_target_is_not_counted():
     desk = Desk()
-    desk.accounting.note_order(TARGET)
+    desk.order_verify("a", "b")
     desk.now = 50
-    desk.accounting.note_lost(TARGET)
-    desk.accounting.note_order(TARGET)
+    desk.forget("a", "unknown")
+    desk.order_verify("a")
     desk.now = 51
-    desk.verify((0, 0), committed=1)
-    assert desk.accounting.totals.round_seconds == 1
+    desk.verify((0, 0), names="a", committed=1)
+    assert desk.totals.round_seconds == 1
+
+
+def test_grouped_rounds_and_plain_rows():
+    desk = Desk()
+    desk.verify((0, 0), (2, 1), (0, 0), committed=4, is_grouped=True)
+    desk.verify((1, 1), (1, 0), committed=3)
+    assert (desk.totals.num_rounds, desk.totals.num_grouped_rounds) == (2, 1)
+    assert desk.totals.num_plain_row_rounds == 2
+    assert desk.totals.grouping_rate == 0.5
+    assert desk.totals.mean_draft_tokens == 4 / 5
 
 
 def test_requests_and_failures():
@@ -89,6 +163,12 @@ def test_requests_and_failures():
     desk.accounting.note_request(2)
     desk.accounting.note_failure()
     desk.accounting.note_draft_failure()
-    assert desk.accounting.totals == Totals(
-        num_requests=2, num_prompt_tokens=9, num_failed_requests=1, num_draft_failures=1
+    desk.accounting.note_overdue()
+    desk.accounting.note_overdue()
+    assert desk.totals == Totals(
+        num_requests=2,
+        num_prompt_tokens=9,
+        num_failed_requests=1,
+        num_draft_failures=1,
+        num_overdue_drafts=2,
     )

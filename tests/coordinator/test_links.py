@@ -6,10 +6,12 @@ import asyncio
 import gc
 
 from coordinator_world import check, world
+from toy import facts
 
-from coordinator.links import Holdings
-from exspec.core.cluster import WorkerState
-from exspec.core.ids import SequenceId
+from coordinator.links import Holdings, LinkEvents, LinkKind, WorkerLink, release_verifies
+from exspec.core.cluster import WorkerInfo, WorkerState
+from exspec.core.errors import WorkerLostError
+from exspec.core.ids import Role, SequenceId, WorkerId
 
 A, B, C = SequenceId("a"), SequenceId("b"), SequenceId("c")
 
@@ -46,6 +48,40 @@ def test_a_release_that_was_never_answered_is_repeated_with_the_next_connection(
 def test_every_release_has_an_id_of_its_own():
     holdings = Holdings()
     assert len({holdings.begin_release(()) for _ in range(5)}) == 5
+
+
+async def test_a_link_that_is_closed_ends_whatever_its_connection_makes_of_it():
+    """The library's call may swallow the cancellation and report that the connection failed."""
+    num_connections = 0
+    is_connecting = asyncio.Event()
+
+    async def exchange(channel, batches, incarnation):
+        nonlocal num_connections
+        num_connections += 1
+        is_connecting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if num_connections > 1:
+                raise
+            raise WorkerLostError("the connection failed at that moment") from None
+        yield
+
+    async def on_up(channel):
+        raise AssertionError("it never answered")
+
+    worker = WorkerInfo(WorkerId("w"), "w-1", Role.TARGET, "127.0.0.1:1", 1, facts())
+    kind = LinkKind(exchange, release_verifies, timeout_seconds=5)
+    link = WorkerLink(worker, kind, LinkEvents(on_up, lambda error: None, lambda reply: None))
+    running = asyncio.create_task(link.run())
+    await is_connecting.wait()
+    running.cancel()
+    await asyncio.wait({running}, timeout=1)
+    is_closed = running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert is_closed
+    assert num_connections == 1
 
 
 def _num_senders() -> int:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from coordinator_world import check, other_facts, renamed, request, world
-from toy import draft_language
+from toy import draft_language, noise_language
 
 from exspec.core import errors
 from exspec.core.cluster import WorkerState
@@ -240,7 +240,7 @@ async def test_the_status_adds_up():
         await made.draft()
         answer = await made.generate()
         status = made.parts.view.status()
-        assert (status.model, status.is_ready, status.policy) == ("toy", True, "eqspec")
+        assert (status.model, status.is_ready, status.policy) == ("toy", True, "exspec")
         assert [w.state for w in status.workers] == [WorkerState.READY] * 2
         totals, stats = status.totals, answer.completed.speculation
         assert totals.num_rounds == totals.num_row_rounds == stats.num_rounds
@@ -252,6 +252,36 @@ async def test_the_status_adds_up():
         timings = answer.completed.timings
         assert 0 <= timings.queue_seconds <= timings.time_to_first_token_seconds
         assert timings.time_to_first_token_seconds <= timings.total_seconds
+
+
+@pytest.mark.parametrize("text", ["auto:6", "4", "[[1,2,4],[3,8,1]]", "0"])
+async def test_the_status_shows_the_rule_and_the_window(text):
+    async with world(num_speculative_tokens=text, batch_size=3, window_size=7) as made:
+        await made.target()
+        await made.draft()
+        check(await made.generate())
+        status = made.parts.view.status()
+        assert (status.speculation, status.window_size) == (text, 7)
+        if text.startswith("auto"):
+            return
+        assert (status.predicted_speedup, status.measured_speedup) == (0, 0)
+        totals = status.totals
+        assert (totals.num_plain_row_rounds == totals.num_row_rounds) is (text == "0")
+
+
+async def test_the_status_shows_what_speculation_brings_once_it_is_known():
+    """The draft is always wrong, so plain decoding is tried too, and compared with."""
+    async with world(num_speculative_tokens="auto") as made:
+        await made.target(capacity=10_000)
+        await made.draft(capacity=10_000, language=noise_language)
+        status = made.parts.view.status()
+        assert (status.speculation, status.window_size) == ("auto", 32)
+        assert (status.predicted_speedup, status.measured_speedup) == (0, 0)
+        asking = asyncio.create_task(made.ask(request(max_tokens=9000)))
+        await made.bell.until(lambda: made.parts.view.status().measured_speedup > 0)
+        assert made.parts.view.status().predicted_speedup > 0
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
 
 
 async def test_a_broken_chat_template_does_not_keep_a_target_out():

@@ -32,14 +32,25 @@ async def test_plain_and_speculative_give_the_same_tokens(k):
             assert bool(stats.num_draft_tokens) is (k != 0)
 
 
-async def test_a_draft_that_is_always_right_brings_k_plus_1_tokens_a_round():
+@pytest.mark.parametrize(
+    ("length", "num_rounds"),
+    [
+        (3, 5),  # short enough to be verified with its first drafts: 5 times 5
+        (5, 5),
+        (6, 6),  # 1 from the prefill, 4 times 5, and 4 of a last one
+        (30, 6),
+    ],
+)
+async def test_a_draft_that_is_always_right_brings_k_plus_1_tokens_a_round(length, num_rounds):
+    prompt = tuple(range(5, 5 + length))
     async with world() as made:
+        made.patience.hold()
         await made.target()
         await made.draft(language=target_language)
-        answer = await made.generate(max_tokens=25)
-    check(answer, max_tokens=25)
+        answer = await made.generate(prompt, 25)
+    check(answer, prompt, 25)
     stats = answer.completed.speculation
-    assert stats.num_rounds == 6  # 1 from the prefill, 4 times 5, and 4 of a last one
+    assert stats.num_rounds == num_rounds
     assert stats.num_accepted_tokens == stats.num_draft_tokens
     assert stats.acceptance_rate == 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from coordinator_world import FakeWorker, World, check, request, world
+from coordinator_world import World, check, held, request, under_way, world
 
 from exspec.core import errors
 from exspec.core.cluster import WorkerState
@@ -15,26 +15,7 @@ LONG = 120
 
 
 async def _asked(made: World, max_tokens: int = LONG) -> asyncio.Task:
-    """A request of which something was streamed already."""
-    seen = asyncio.Event()
-    num_events = 0
-
-    def note() -> None:
-        nonlocal num_events
-        num_events += 1
-        if num_events == 3:
-            seen.set()
-
-    asking = asyncio.create_task(made.ask(request(max_tokens=max_tokens), note))
-    await seen.wait()
-    return asking
-
-
-async def _held(worker: FakeWorker) -> None:
-    """Wait until the worker sits in a pass that does not end."""
-    worker.runner.entered.clear()
-    worker.runner.gate.clear()
-    assert await asyncio.to_thread(worker.runner.entered.wait, 10)
+    return await under_way(made, request(max_tokens=max_tokens))
 
 
 # Draft workers
@@ -60,10 +41,11 @@ async def test_a_draft_worker_that_joins_late_is_used_by_running_requests():
 
 async def test_a_draft_worker_that_dies_in_a_round_costs_its_drafts_only():
     async with world() as made:
+        made.patience.hold()
         await made.target()
         draft = await made.draft()
         asking = await _asked(made)
-        await _held(draft)
+        await held(draft)
         await made.forget(draft)
         check(await asking, max_tokens=LONG)
         assert made.parts.view.status().totals.num_draft_failures == 1
@@ -71,11 +53,12 @@ async def test_a_draft_worker_that_dies_in_a_round_costs_its_drafts_only():
 
 async def test_another_draft_worker_takes_over():
     async with world() as made:
+        made.patience.hold()
         await made.target()
         first = await made.draft("first")
         second = await made.draft("second")
         asking = await _asked(made)
-        await _held(first)
+        await held(first)
         await made.forget(first)
         check(await asking, max_tokens=LONG)
         assert second.runner.passes
@@ -170,10 +153,11 @@ async def test_a_draft_worker_that_always_declines_costs_nothing_but_its_drafts(
 
 async def test_a_draft_worker_that_hangs_is_left_out_after_its_time():
     async with world(draft_timeout_seconds=0.1) as made:
+        made.patience.hold()
         await made.target()
         draft = await made.draft()
         asking = await _asked(made)
-        await _held(draft)
+        await held(draft)
         check(await asking, max_tokens=LONG)
         draft.runner.gate.set()
         await made.until_state(draft, WorkerState.READY)
@@ -191,7 +175,7 @@ async def test_a_target_that_dies_in_a_round_is_replaced_by_another():
         await made.draft()
         asking = await _asked(made)
         second = await made.target("second")
-        await _held(first)
+        await held(first)
         await made.forget(first)
         check(await asking, max_tokens=LONG)
         assert second.runner.passes
@@ -204,7 +188,7 @@ async def test_killing_one_target_after_another_changes_nothing():
         asking = await _asked(made, 3000)
         for i in range(1, 6):
             following = await made.target(f"t{i}", capacity=4000)
-            await _held(current)
+            await held(current)
             await made.forget(current)
             current = following
         check(await asking, max_tokens=3000)
@@ -215,7 +199,7 @@ async def test_when_no_target_is_left_the_wait_is_bounded_and_says_what_was_deli
         target = await made.target()
         await made.draft()
         asking = await _asked(made)
-        await _held(target)
+        await held(target)
         await made.forget(target)
         answer = await asking
         assert isinstance(answer.error, errors.UnavailableError)
@@ -228,7 +212,7 @@ async def test_a_target_that_comes_back_in_time_finishes_the_request():
     async with world() as made:
         first = await made.target("first")
         asking = await _asked(made)
-        await _held(first)
+        await held(first)
         await made.forget(first)
         await made.target("second")
         check(await asking, max_tokens=LONG)
@@ -240,7 +224,7 @@ async def test_a_request_that_fits_no_target_left_is_given_up_too():
         long = await made.target("long", capacity=4000)
         asking = await _asked(made, 3000)
         await made.target("short", capacity=64)
-        await _held(long)
+        await held(long)
         await made.forget(long)
         answer = await asking
         assert isinstance(answer.error, errors.UnavailableError)
@@ -339,7 +323,7 @@ async def test_a_target_that_hangs_is_left_out_after_its_time():
         await made.draft()
         asking = await _asked(made)
         await made.target("second")
-        await _held(first)
+        await held(first)
         check(await asking, max_tokens=LONG)
         first.runner.gate.set()
 
@@ -373,7 +357,7 @@ async def test_a_client_that_leaves_while_the_stream_is_broken_leaves_nothing():
     async with world() as made:
         target = await made.target(num_slots=2)
         asking = await _asked(made)
-        await _held(target)
+        await held(target)
         assert target._server is not None
         await target._server.stop(0)
         asking.cancel()

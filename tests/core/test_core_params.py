@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exspec.core.errors import CallerError, InvalidRequestError
+from exspec.core.generation import GenerationRequest, TextPrompt
 from exspec.core.params import (
     DEFAULT_MAX_TOKENS,
     MAX_SPECULATIVE_TOKENS,
@@ -63,3 +64,15 @@ def test_speculation_out_of_bounds(number):
     with pytest.raises(InvalidRequestError, match=str(number)) as caught:
         SpeculationParams(number)
     assert caught.value.field == "num_speculative_tokens"
+
+
+@pytest.mark.parametrize("priority", [-1000, 0, 1000])
+def test_priorities_within_bounds(priority):
+    assert GenerationRequest(TextPrompt("x"), priority=priority).priority == priority
+
+
+@pytest.mark.parametrize("priority", [-1001, 1001])
+def test_priorities_out_of_bounds_are_named(priority):
+    with pytest.raises(InvalidRequestError, match="-1000 to 1000") as caught:
+        GenerationRequest(TextPrompt("x"), priority=priority)
+    assert caught.value.field == "priority"

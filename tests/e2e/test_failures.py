@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
 import exspec
 from exspec import Client
 from exspec.cli.cluster import LocalCluster
-from exspec.core.cluster import WorkerState
+from exspec.core.cluster import ClusterStatus, WorkerState
 from exspec.core.ids import Role
 from tests.e2e.conftest import plan
 
@@ -32,20 +33,30 @@ def expected(client, plain):
     return plain(client.tokenize(PROMPT).token_ids, LENGTH, ())
 
 
-def wait_for(client: Client, worker_id: str, state: WorkerState, seconds: float = 60) -> None:
-    """Poll the status until a worker is in a state."""
+def wait_until(client: Client, holds: Callable[[ClusterStatus], bool], seconds: float = 60) -> None:
+    """Poll the status until something holds."""
     give_up = threading.Event()
     timer = threading.Timer(seconds, give_up.set)
     timer.start()
     try:
         while not give_up.is_set():
-            for worker in client.cluster_status().workers:
-                if worker.worker.worker_id == worker_id and worker.state is state:
-                    return
+            if holds(client.cluster_status()):
+                return
             give_up.wait(0.05)
     finally:
         timer.cancel()
-    raise AssertionError(f"{worker_id} did not become {state}: {client.cluster_status()}")
+    raise AssertionError(f"it did not come to hold: {client.cluster_status()}")
+
+
+def wait_for(client: Client, worker_id: str, state: WorkerState) -> None:
+    """Poll the status until a worker is in a state."""
+    wait_until(
+        client,
+        lambda status: any(
+            worker.worker.worker_id == worker_id and worker.state is state
+            for worker in status.workers
+        ),
+    )
 
 
 def home_of(client: Client, role: Role) -> str:
@@ -109,7 +120,7 @@ def test_a_draft_that_is_stopped_in_its_tracks_is_left_out(
             for _ in deltas:
                 pass
             assert stream.final().token_ids == expected(client, plain)
-        assert client.cluster_status().totals.num_draft_failures >= 1
+        wait_until(client, lambda status: status.totals.num_draft_failures >= 1)
         cluster.kill("draft-0", signal.SIGCONT)
         wait_for(client, "draft-0", WorkerState.READY)
         again = client.generate(PROMPT, max_tokens=LENGTH, ignore_eos=True)

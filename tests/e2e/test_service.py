@@ -32,9 +32,10 @@ def test_every_layout_and_kind_of_draft(make_cluster, target_dir, plain, layout,
         results = client.generate_batch(PROMPTS, max_tokens=30, ignore_eos=True)
         for prompt, result in zip(PROMPTS, results, strict=True):
             assert result.token_ids == plain(client.tokenize(prompt).token_ids, 30, ())
-            if draft == "same":  # the first token comes with the prompt: 29 = 4 rounds of 6, then 5
-                assert result.speculation.num_rounds == 6
-                assert result.speculation.num_accepted_tokens == 24
+            if draft == "same":  # every round brings its drafts, and one token of its own
+                stats = result.speculation
+                assert stats.num_accepted_tokens == stats.num_draft_tokens > 0
+                assert stats.num_rounds + stats.num_accepted_tokens == 30
 
 
 def test_no_draft_worker_at_all(make_cluster, target_dir, plain):

@@ -29,6 +29,11 @@ def draft_choice(prefix: Sequence[int]) -> int:
     return choice if crc32(b"draft" + bytes(prefix)) % 4 else (choice + 1) % VOCABULARY_SIZE
 
 
+def draft_length(prefix: Sequence[int], num_wanted: int) -> int:
+    """How many tokens are proposed: now and then fewer than wanted, as n-gram proposers do."""
+    return num_wanted if crc32(b"length" + bytes(prefix)) % 6 else num_wanted // 2
+
+
 def expected_log(prompt: Sequence[int], max_length: int) -> list[int]:
     """Plain decoding: the truth."""
     log = list(prompt)
@@ -49,7 +54,7 @@ def commit_block(log: list[int], drafts: Sequence[int], result: VerifyResult, ca
 
 
 class FakeWorker:
-    """Serves entries as a worker would; `faults[i]` makes entry i end with that status."""
+    """Serves entries as a worker would, in the order they were sent."""
 
     def __init__(self, worker_id: str, role: Role, num_slots: int, max_length: int) -> None:
         self.worker_id = worker_id
@@ -104,6 +109,6 @@ class FakeWorker:
     @staticmethod
     def _draft(entry: DraftEntry, held: list[int]):
         drafts: list[int] = []
-        for _ in range(entry.num_draft_tokens):
+        for _ in range(draft_length(held, entry.num_draft_tokens)):
             drafts.append(draft_choice([*held, *drafts]))
         return DraftResult(entry.key, EntryStatus.OK, len(held), tuple(drafts)), drafts[:-1]

@@ -1,172 +1,224 @@
 """The shadow ledger: an independent account of what was ordered, held, released and committed.
 
-It sees commands and replies only, never the scheduler's state, and raises `ViolationError`.
+It sees commands and replies only, never the scheduler's state, and raises `ViolationError` with
+the name of the rule that was broken. What concerns whole batches (lockstep, budgets, ageing,
+alignment) is in `scheduler_shadow_rounds`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from scheduler_accounts import Account, Drafting, Member, Place, Wait, require
+
 from coordinator.scheduler.commands import Draft, Release, Verify
+from exspec.core.ids import Role
+from exspec.core.rounds import EntryStatus
 
-
-class ViolationError(AssertionError):
-    """The scheduler broke a promise."""
-
-
-def require(condition: object, message: str) -> None:
-    if not condition:
-        raise ViolationError(message)
-
-
-@dataclass
-class Place:
-    """What one worker was told of one sequence."""
-
-    epoch: int
-    round_index: int
-    kv_length: int | None = 0
-    """None: unknown."""
-    must_restart: bool = False
+RESTARTS = (EntryStatus.FAILED, EntryStatus.STALE, EntryStatus.INVALID)
 
 
 @dataclass
 class Shadow:
-    """`holds[worker][sequence]` exists from the first order to the release."""
+    """`most_drafts`: no rule gives more; `fixed_drafts`: the rule gives this many wherever it can.
 
-    max_prefill_tokens: int
-    batch_size: int
-    targets: dict[str, int] = field(default_factory=dict)
-    """The longest sequence each takes; 0 for one that drains or refused a row."""
-    slots: dict[str, int] = field(default_factory=dict)
-    holds: dict[str, dict[str, Place]] = field(default_factory=dict)
-    lengths: dict[str, int] = field(default_factory=dict)
-    """Committed length of every live sequence."""
-    max_lengths: dict[str, int] = field(default_factory=dict)
-    staged: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Sequence: (length it was drafted at, number of tokens)."""
-    in_flight: dict[str, str] = field(default_factory=dict)
-    """Sequence: the worker that has its batch."""
-    epochs: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(role, sequence): highest epoch ordered."""
+    `moment` counts events.
+    """
 
-    def join(self, worker_id: str, num_slots: int) -> None:
-        self.slots[worker_id] = num_slots
-        self.targets.pop(worker_id, None)
-        self.holds[worker_id] = {}
+    limits: object
+    most_drafts: int
+    fixed_drafts: int | None
+    members: dict[str, Member] = field(default_factory=dict)
+    rows: dict[str, Account] = field(default_factory=dict)
+    epochs: dict[tuple[Role, str], int] = field(default_factory=dict)
+    """Highest epoch ordered."""
+    moment: int = 0
+    held_back: set[int] = field(default_factory=set)
+    """Moments before which some worker had no room for one more batch."""
+
+    # What happens
 
     def lose(self, worker_id: str) -> None:
-        del self.slots[worker_id], self.holds[worker_id]
-        self.targets.pop(worker_id, None)
+        member = self.members.pop(worker_id)
+        for account in self.rows.values():
+            if account.verifying == worker_id:
+                account.verifying, account.touched = None, self.moment
+            if account.drafting and account.drafting.worker_id == worker_id:
+                account.drafting, account.touched = None, self.moment
+        self._disturb(member)
 
-    def close(self, worker_id: str) -> None:
-        if worker_id in self.targets:
-            self.targets[worker_id] = 0
+    def drain(self, worker_id: str) -> None:
+        self.members[worker_id].is_open = False
+        self._disturb(self.members[worker_id])
 
-    def order(self, command: Draft | Verify) -> None:
-        names = [order.key.sequence_id for order in command.orders]
-        require(names, "an empty batch")
-        require(len(set(names)) == len(names), f"a row twice in {command}")
+    def _disturb(self, member: Member) -> None:
+        """Rows may leave a worker, some of them before anything of it was seen."""
+        for name, account in self.rows.items():
+            if member.role is Role.DRAFT:
+                account.num_planned = account.num_planned or None
+            elif name in member.holds:
+                self._free(account)
+            elif self.place(name, Role.TARGET) is None:
+                account.is_sure = False
+                account.begun = account.num_planned = None
+                account.touched = self.moment
+                if account.drafting and account.drafting.wait is Wait.YES:
+                    account.drafting.wait = Wait.MAYBE
+
+    def _free(self, account: Account) -> None:
+        """It left its target: it waits for nothing, and nothing staged counts."""
+        account.staged = account.ready_since = account.begun = None
+        account.num_planned, account.touched = 0, self.moment
+        if account.drafting:
+            account.drafting.wait = Wait.NO
+
+    def give_up(self, worker_id: str, batch_id: int) -> None:
+        """Overdue: nobody waits for this draft batch any more."""
+        self.members[worker_id].overdue.add(batch_id)
+        for account in self.rows.values():
+            account.num_planned = account.num_planned or None
+            if account.drafting and account.drafting.batch_id == batch_id:
+                account.drafting.wait = Wait.NO
+
+    def land(self, command: Draft | Verify) -> None:
+        """A batch is over, whatever came of it."""
+        member = self.members[command.worker_id]
+        del member.flights[command.batch_id]
+        member.overdue.discard(command.batch_id)
         for order in command.orders:
-            self._order_row(command, order)
-        held = self.holds[command.worker_id]
-        slots = self.slots[command.worker_id]
-        require(len(held) <= slots, f"{len(held)} sequences in {slots} slots")
-        if isinstance(command, Verify):
-            self._check_lockstep(command)
+            account = self.rows[order.key.sequence_id]
+            account.touched = self.moment
+            if isinstance(command, Verify):
+                account.verifying = None
+                account.ready_since = self.moment
+            elif account.drafting and account.drafting.batch_id == command.batch_id:
+                account.drafting = None
 
-    def _order_row(self, command: Draft | Verify, order) -> None:
-        name = order.key.sequence_id
-        require(name in self.lengths, f"{name} is ordered but not live")
-        require(name not in self.in_flight, f"{name} is in two batches at once")
-        self.in_flight[name] = command.worker_id
-        length = self.lengths[name]
-        require(0 <= order.start < order.end <= length, f"{order} of a log of {length}")
-        self._check_key(command, order)
-        is_chunk = isinstance(command, Verify) and order.is_prefill
-        require(is_chunk == (order.end < length), f"{order} ends short of {length}")
-        useful = self.max_lengths[name] - length - 1
-        require(order.num_draft_tokens <= useful, f"{order}: only {useful} drafts can be used")
-        if isinstance(command, Verify):
-            at, number = self.staged.get(name, (-1, 0))
-            usable = number if at == length else 0
-            require(order.num_draft_tokens <= usable, f"{order} wants {usable} staged drafts")
-        else:
-            require(order.num_draft_tokens > 0, f"{order} drafts nothing")
+    def waits_for(self, name: str, batch_id: int) -> Wait:
+        drafting = self.rows[name].drafting
+        if drafting is None or drafting.batch_id != batch_id or not self.rows[name].is_live:
+            return Wait.NO
+        return drafting.wait
 
-    def _check_key(self, command: Draft | Verify, order) -> None:
-        name, epoch = order.key.sequence_id, order.key.epoch
-        role = type(command).__name__
-        highest = self.epochs.get((role, name), -1)
-        self.epochs[role, name] = max(epoch, highest)
-        place = self.holds[command.worker_id].get(name)
-        if place is None:
-            require(epoch > highest, f"{order}: a new home under an old epoch")
-            require(order.start == 0, f"{order}: a new home holds nothing")
-            self.holds[command.worker_id][name] = Place(epoch, order.key.round_index)
-            return
-        require(epoch >= place.epoch, f"{order}: epoch fell from {place.epoch}")
-        require(order.key.round_index > place.round_index, f"{order}: round did not rise")
-        require(not place.must_restart or epoch > place.epoch, f"{order}: must restart")
-        if epoch == place.epoch and place.kv_length is not None:
-            start = min(place.kv_length, self.lengths[name] - 1)
-            require(order.start == start, f"{order} should start at {start}")
-        if epoch > place.epoch:
-            require(order.start == 0, f"{order}: a new epoch starts with the whole log")
-        self.holds[command.worker_id][name] = Place(epoch, order.key.round_index, None)
+    def stage(self, name: str, num_drafted: int) -> None:
+        """A draft came for a row that waits, or may wait, for it."""
+        account = self.rows[name]
+        account.staged = (account.length, num_drafted)
 
-    def _check_lockstep(self, command: Verify) -> None:
-        batch = {order.key.sequence_id for order in command.orders}
-        left_out = [
-            name
-            for name in self.holds[command.worker_id]
-            if name in self.lengths and name not in batch
-        ]
-        num_fed = sum(order.end - order.start for order in command.orders)
-        budget_spent = num_fed >= self.max_prefill_tokens
-        require(not left_out or budget_spent, f"{left_out} left out of {command}")
-        decoding = [order for order in command.orders if not order.is_prefill]
-        require((command.alignment is None) == (not decoding), "alignment of no rows")
-        if command.alignment is not None:
-            for order, pad in zip(decoding, command.alignment.left_pads, strict=True):
-                end = pad + order.start
-                require(end == command.alignment.width, f"{order} is not aligned in {command}")
-
-    def check_refill(self, command: Verify) -> None:
-        """A lone target that has room, and tokens to spend, leaves no fitting sequence idle."""
-        if list(self.targets) != [command.worker_id]:
-            return
-        idle = [
-            name
-            for name in self.lengths
-            if name not in self.in_flight
-            and self.max_lengths[name] <= self.targets[command.worker_id]
-        ]
-        num_fed = sum(order.end - order.start for order in command.orders)
-        has_room = (
-            len(self.holds[command.worker_id]) < self.slots[command.worker_id]
-            and len(command.orders) < self.batch_size
-            and num_fed < self.max_prefill_tokens
-        )
-        require(not (idle and has_room), f"{idle} wait though there is room beside {command}")
-
-    def release(self, command: Release) -> None:
-        for name in command.sequence_ids:
-            held = self.holds.get(command.worker_id)
-            require(held is not None, f"{name} released at a stranger, {command.worker_id}")
-            require(name in held, f"{name} released twice, or never held, at {command.worker_id}")
-            busy_at = self.in_flight.get(name)
-            moves = name in self.lengths and busy_at != command.worker_id
-            require(busy_at is None or moves, f"{name} released while in flight at {busy_at}")
-            del held[name]
-
-    def land(self, names) -> None:
-        for name in names:
-            self.in_flight.pop(name, None)
-
-    def reply(self, worker_id: str, name: str, kv_length: int | None) -> None:
-        """None: the worker's answer says that nothing is certain."""
-        place = self.holds.get(worker_id, {}).get(name)
+    def reply(self, worker_id: str, name: str, status: EntryStatus, kv_length: int) -> None:
+        """What a worker says it holds."""
+        member = self.members[worker_id]
+        if status is EntryStatus.NO_CAPACITY:
+            member.is_open = False  # is not filled before one of its rows leaves
+        place = member.holds.get(name)
         if place is not None:
             place.kv_length = kv_length
-            place.must_restart = kv_length is None
+            place.must_restart = status in RESTARTS
+
+    def place(self, name: str, role: Role) -> Place | None:
+        for member in self.members.values():
+            if member.role is role and name in member.holds:
+                return member.holds[name]
+        return None
+
+    # What is ordered
+
+    def release(self, command: Release) -> None:
+        member = self.members.get(command.worker_id)
+        require(member, "release-at-a-member", command)
+        for name in command.sequence_ids:
+            account = self.rows[name]
+            require(member.holds.pop(name, None), "release-once", name, command)
+            require(account.verifying != command.worker_id, "release-after-verify", name)
+            if member.role is Role.TARGET:
+                self._free(account)
+            elif account.drafting and account.drafting.worker_id == command.worker_id:
+                account.drafting = None
+
+    def order(self, command: Draft | Verify) -> None:
+        member = self.members.get(command.worker_id)
+        require(member, "order-to-a-member", command)
+        names = [order.key.sequence_id for order in command.orders]
+        require(names, "no-empty-batch", command)
+        require(len(set(names)) == len(names), "a-row-once-a-batch", command)
+        for order in command.orders:
+            self._order_row(command, member, order)
+        member.flights[command.batch_id] = command
+        most = self.limits.max_batches_in_flight
+        require(len(member.flights) <= most, "batches-in-flight", command)
+        require(len(member.holds) <= member.num_slots, "slots", command.worker_id, member.holds)
+        fed = sum(one.end - one.start for one in command.orders if not one.num_draft_tokens)
+        budget = self.limits.max_mixed_prefill_tokens or self.limits.max_prefill_tokens
+        require(isinstance(command, Verify) or fed <= budget, "feed-budget", command)
+
+    def _order_row(self, command: Draft | Verify, member: Member, order) -> None:
+        name = order.key.sequence_id
+        account = self.rows[name]
+        require(account.is_live, "only-live-rows", order)
+        is_feed = isinstance(command, Draft) and not order.num_draft_tokens
+        require(account.verifying is None or is_feed, "one-verify-at-a-time", order)
+        require(0 <= order.start < order.end <= account.length, "within-the-log", order, account)
+        if isinstance(command, Verify):
+            require(order.is_prefill == (order.end < account.length), "prefill-flag", order)
+            self._check_drafts_of_verify(account, order)
+            account.verifying = command.worker_id
+        elif is_feed:
+            require(account.drafting is None, "one-draft-at-a-time", order)
+            require(order.end < account.length, "feed-stops-short", order, account)
+            require(account.own_drafts != 0, "own-number", order, account)
+            account.drafting = Drafting(command.worker_id, command.batch_id, Wait.NO)
+        else:
+            self._check_draft(account, member, order)
+            account.drafting = Drafting(command.worker_id, command.batch_id)
+            account.num_planned = order.num_draft_tokens
+            account.begun = self.moment if account.begun is None else account.begun
+        self._check_place(command, member, order)
+
+    def _check_draft(self, account: Account, member: Member, order) -> None:
+        """K is at least 1 and at most what the request, the log, the context and the rule allow."""
+        require(account.drafting is None, "one-draft-at-a-time", order)
+        require(order.end == account.length, "drafts-go-on-from-the-log", order, account)
+        require(not member.overdue, "no-draft-while-overdue", order, member.overdue)
+        number = order.num_draft_tokens
+        useful = min(account.max_length - account.length - 1, member.max_length - account.length)
+        require(1 <= number <= useful, "useful-drafts", order, useful)
+        if account.own_drafts is not None:
+            require(number == min(account.own_drafts, useful), "own-number", order, account)
+        elif self.fixed_drafts is not None:
+            require(number == min(self.fixed_drafts, useful), "fixed-number", order)
+        else:
+            require(number <= self.most_drafts, "most-drafts", order)
+        place = self.place(order.key.sequence_id, Role.TARGET)
+        lacking = account.length - (place.num_held if place else 0)
+        require(lacking <= 1 + number, "no-draft-in-prefill", order, lacking)
+
+    def _check_drafts_of_verify(self, account: Account, order) -> None:
+        """Exactly what was staged at this length, if the row waited for it and stayed."""
+        waits = account.drafting.wait if account.drafting else Wait.NO
+        require(waits is not Wait.YES, "verify-after-draft", order, account)
+        number = 0
+        if account.staged and account.staged[0] == account.length:
+            number = account.staged[1]
+        possible = {number} if account.is_sure else {0, number}
+        require(order.num_draft_tokens in possible, "staged-drafts", order, account)
+
+    def _check_place(self, command: Draft | Verify, member: Member, order) -> None:
+        name, epoch = order.key.sequence_id, order.key.epoch
+        highest = self.epochs.get((member.role, name), -1)
+        self.epochs[member.role, name] = max(epoch, highest)
+        place = member.holds.get(name)
+        if place is None:
+            require(self.place(name, member.role) is None, "one-home-per-role", order)
+            require(epoch > highest, "epoch-rises-with-the-home", order, highest)
+            require(order.start == 0, "a-new-home-holds-nothing", order)
+            member.holds[name] = Place(epoch, order.key.round_index)
+            return
+        require(epoch >= place.epoch, "epoch-never-falls", order, place)
+        require(order.key.round_index > place.round_index, "round-rises", order, place)
+        require(not place.must_restart or epoch > place.epoch, "must-restart", order, place)
+        if epoch > place.epoch:
+            place.kv_length = place.left_pad = 0
+        start = min(place.kv_length, self.rows[name].length - 1)
+        require(order.start == start, "starts-where-it-stands", order, place)
+        place.epoch, place.round_index = epoch, order.key.round_index
+        place.must_restart = False

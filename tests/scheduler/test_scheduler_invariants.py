@@ -14,19 +14,43 @@ from exspec.core.ids import Role
 
 
 def healthy() -> Bench:
-    """Row "a" is verified on "t", row "b" idle beside it, "c" waits."""
+    """On "t": row "a" is verified, "b" ready beside it, "e" drafts for nobody yet; "c" waits.
+
+    On "u": "x" and "y" are in one group, "x" being drafted, "y" not drafting.
+    """
     bench = Bench(targets=(), batch_size=2)
+    bench.arrive("x")
+    bench.arrive("y", max_draft_tokens=0)
+    bench.join("u", Role.TARGET, num_slots=2)
+    bench.verified("u")
     bench.arrive("a")
     bench.join("t", Role.TARGET)
     bench.arrive("b")
     bench.arrive("c")
-    assert bench.scheduler.phase_of("b") is Phase.WANTS_VERIFY
-    assert bench.scheduler.phase_of("c") is Phase.WAITING
+    phases = [bench.phase(name) for name in "xyabc"]
+    assert phases == [
+        Phase.DRAFTING,
+        Phase.WANTS_VERIFY,
+        Phase.VERIFYING,
+        Phase.READY,
+        Phase.WAITING,
+    ]
     return bench
 
 
-def worker(bench):
-    return bench.scheduler.state.workers["t"]
+def worker(bench, name="t"):
+    return bench.scheduler.state.workers[name]
+
+
+def group(bench):
+    (only,) = worker(bench, "u").groups
+    return only
+
+
+def verify_twice(bench):
+    batch = bench.row("a").batch
+    doubled = replace(batch, rows=batch.rows * 2, orders=batch.orders * 2)
+    worker(bench).batches[batch.batch_id] = doubled
 
 
 CORRUPTIONS = {
@@ -35,27 +59,32 @@ CORRUPTIONS = {
     "the last is always fed": lambda bench: setattr(bench.row("a"), "target_kv_length", 10),
     "draft worker holds": lambda bench: setattr(bench.row("a"), "draft_kv_length", 11),
     "drafts staged while waiting": lambda bench: setattr(bench.row("c"), "num_drafted", 1),
-    "but its batch is": lambda bench: setattr(bench.row("a"), "batch", None),
+    "drafts staged while ready": lambda bench: setattr(bench.row("b"), "num_drafted", 1),
+    "but its verify is": lambda bench: setattr(bench.row("a"), "batch", None),
+    "in no draft batch": lambda bench: setattr(bench.row("x"), "draft_batch", None),
+    "drafting without a draft worker|does not live on": lambda bench: setattr(
+        bench.row("x"), "draft", None
+    ),
+    "but its group is": lambda bench: setattr(bench.row("b"), "group", group(bench)),
     "without a target": lambda bench: setattr(bench.row("a"), "target", None),
     "does not know of it": lambda bench: worker(bench).rows.pop("b"),
     "was forgotten but owns a slot": lambda bench: bench.scheduler.state.rows.pop("b"),
     "2/1 slots": lambda bench: setattr(worker(bench), "num_slots", 1),
     "may outgrow": lambda bench: setattr(worker(bench), "max_length", 99),
-    "counted": lambda bench: worker(bench).num_rows_in.update({Phase.VERIFYING: 2}),
+    "ready are": lambda bench: worker(bench).ready.clear(),
+    "wanting are": lambda bench: worker(bench, "d").wanting.update({"x": bench.row("x")}),
+    "counted": lambda bench: setattr(worker(bench), "num_finished", 1),
+    "rows ended, 1 counted": lambda bench: setattr(bench.scheduler.state, "num_finished", 1),
     "drains, but b stays": lambda bench: setattr(worker(bench), "standing", Standing.DRAINING),
     "told of rows that left": lambda bench: worker(bench).told.add("c"),
-    "round is not last": lambda bench: setattr(bench.row("a"), "round_index", 9),
-    "in the queue": lambda bench: bench.scheduler.state.waiting.clear(),
+    "round is to come": lambda bench: setattr(bench.row("a"), "round_index", 0),
+    "are queued": lambda bench: bench.scheduler.state.waiting.clear(),
     "which left": lambda bench: bench.scheduler.state.workers.clear(),
-    "holds a row twice": lambda bench: setattr(
-        worker(bench),
-        "batch",
-        replace(
-            worker(bench).batch,
-            rows=worker(bench).batch.rows * 2,
-            orders=worker(bench).batch.orders * 2,
-        ),
-    ),
+    "holds a row twice": verify_twice,
+    "awaited, 0 counted": lambda bench: setattr(group(bench), "num_awaited", 0),
+    "is empty": lambda bench: group(bench).rows.clear(),
+    "belongs to t": lambda bench: setattr(group(bench), "target", worker(bench)),
+    "is elsewhere": lambda bench: group(bench).rows.update({"b": bench.row("b")}),
 }
 
 

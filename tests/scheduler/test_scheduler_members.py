@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler_bench import Bench, home_of
+from scheduler_bench import Bench, home_of, spans
 
 from coordinator.scheduler.commands import Draft
+from coordinator.scheduler.events import PassCost
 from coordinator.scheduler.rows import Phase
 from exspec.core.ids import Role
 from exspec.core.rounds import EntryStatus
@@ -19,14 +20,51 @@ def test_rows_go_to_the_target_with_fewest_rows_then_the_oldest():
     assert [home_of(bench, name) for name in "abcd"] == ["t", "u", "t", "u"]
 
 
-def test_draft_workers_are_chosen_by_load_too():
-    bench = Bench(targets=(), drafts=("d", "e"))
+def test_rows_of_a_target_share_a_draft_worker_up_to_its_share():
+    """A draft batch has a fixed price: few workers draft for one round."""
+    bench = Bench(targets=(), drafts=("d", "e"), batch_size=4)
     for name in "abcd":
         bench.arrive(name)
-    bench.join("t", Role.TARGET)
+    bench.join("t", Role.TARGET, num_slots=4)
     bench.verified()
-    assert [bench.row(name).draft.worker_id for name in "abcd"] == ["d", "e", "d", "e"]
+    assert [bench.row(name).draft.worker_id for name in "abcd"] == ["d", "d", "e", "e"]
     assert [type(command) for command in bench.last] == [Draft, Draft]
+
+
+def paired_bench() -> Bench:
+    """Rows "x" on "d" and "y" on "e", whose drafts took 1 ms and 100 ms; both with more slots."""
+    bench = Bench(targets=(), drafts=("d", "e"), batch_size=2)
+    bench.arrive("x", max_length=900)
+    bench.arrive("y", max_length=900)
+    bench.join("t", Role.TARGET, num_slots=2)
+    bench.verified()
+    bench.drafted("d", cost=PassCost(0.001, 0.002))
+    bench.drafted("e", cost=PassCost(0.100, 0.101))
+    return bench
+
+
+def test_a_much_slower_draft_worker_is_chosen_last():
+    """The round waits for the slowest of them."""
+    bench = paired_bench()
+    bench.verified(finished=["x", "y"])
+    bench.arrive("a")
+    bench.arrive("b")
+    while not bench.row("b").draft:
+        bench.verified()
+        if bench.flights["d"]:
+            bench.drafted("d")
+    assert [bench.row(name).draft.worker_id for name in "ab"] == ["d", "d"]
+
+
+def test_a_draft_worker_that_does_not_answer_is_chosen_last():
+    bench = Bench(drafts=("d", "e"), batch_size=2)
+    bench.arrive("a")
+    bench.verified()
+    bench.overdue("d")
+    bench.verified(finished=["a"])
+    bench.arrive("b")
+    bench.verified()
+    assert bench.row("b").draft.worker_id == "e"
 
 
 def test_a_target_takes_no_more_rows_than_it_has_slots():
@@ -35,7 +73,7 @@ def test_a_target_takes_no_more_rows_than_it_has_slots():
     for name in "abc":
         bench.arrive(name)
     assert bench.scheduler.rows_on("t") == 2
-    assert bench.scheduler.phase_of("c") is Phase.WAITING
+    assert bench.phase("c") is Phase.WAITING
     assert bench.scheduler.rows_on("stranger") == 0
 
 
@@ -44,8 +82,8 @@ def test_a_row_that_fits_no_target_waits_and_blocks_nobody():
     bench.join("t", Role.TARGET, max_length=50)
     bench.arrive("big", max_length=51)
     bench.arrive("small", max_length=50)
-    assert bench.scheduler.phase_of("big") is Phase.WAITING
-    assert bench.scheduler.phase_of("small") is Phase.VERIFYING
+    assert bench.phase("big") is Phase.WAITING
+    assert bench.phase("small") is Phase.VERIFYING
     bench.join("u", Role.TARGET, max_length=51)
     assert home_of(bench, "big") == "u"
 
@@ -57,7 +95,7 @@ def test_targets_run_independent_rounds():
     bench.verified("t")
     bench.drafted("d")
     bench.verified("t")
-    assert bench.flights["u"].orders[0].key.round_index == 1
+    assert bench.flights["u"][0].orders[0].key.round_index == 1
     assert bench.row("a").round_index == 4
 
 
@@ -99,27 +137,33 @@ def test_a_row_that_goes_back_to_the_queue_gives_its_draft_slot_back():
     assert bench.scheduler.rows_on("d") == 0
 
 
-def test_a_draft_in_flight_survives_its_target():
-    bench = Bench()
+def test_a_row_whose_target_is_lost_does_not_wait_for_its_draft():
+    bench = Bench(targets=("t", "u"))
     bench.arrive("a")
-    bench.verified()
+    bench.verified("t")
     bench.lose("t")
-    assert bench.scheduler.phase_of("a") is Phase.DRAFTING
-    bench.join("u", Role.TARGET)
+    order = bench.verify_of("a")  # at once, though the draft is in flight
+    assert (home_of(bench, "a"), order.start, order.end, order.key.epoch) == ("u", 0, 11, 1)
+    assert order.num_draft_tokens == 0
+    bench.drafted()
     assert bench.last == ()
-    bench.drafted()
-    order = bench.verify_of("a")
-    assert (order.start, order.end, order.key.epoch, order.num_draft_tokens) == (0, 11, 1, 0)
+    bench.verified("u")
+    assert spans(bench, Draft) == [("a", 11, 12)]  # what came is not staged; what is held counts
 
 
-def test_a_draft_in_flight_with_no_target_left_ends_in_the_queue():
+def test_a_row_in_a_draft_batch_leaves_the_worker_when_it_goes_back_to_the_queue():
     bench = Bench()
     bench.arrive("a")
     bench.verified()
     bench.lose("t")
+    assert bench.phase("a") is Phase.WAITING
+    assert bench.releases() == [("d", "a")]  # the worker reads it after the batch
     bench.drafted()
-    assert bench.scheduler.phase_of("a") is Phase.WAITING
-    assert bench.releases() == [("d", "a")]
+    assert bench.last == ()
+    bench.join("t", Role.TARGET)
+    bench.verified()
+    assert spans(bench, Draft) == [("a", 0, 12)]
+    assert bench.draft_of("a").key.epoch == 1
 
 
 def test_a_target_that_comes_back_is_empty():
@@ -140,7 +184,7 @@ def test_a_full_target_is_not_filled_before_one_of_its_rows_leaves():
     bench.verified(b=(EntryStatus.NO_CAPACITY, 0))
     assert bench.releases() == [("t", "b")]
     bench.verified()
-    assert bench.scheduler.phase_of("b") is Phase.WAITING
+    assert bench.phase("b") is Phase.WAITING
     bench.verified(finished=["a"])
     assert bench.verify_of("b").key.epoch == 1
 
@@ -176,19 +220,21 @@ def test_a_lost_draft_worker_costs_one_round_of_speed():
 
 
 def test_rows_waiting_for_a_lost_draft_worker_go_on():
-    bench = Bench(targets=("t", "u"))
+    bench = Bench(targets=("t", "u"), max_batches_in_flight=1)
     bench.arrive("a")
     bench.arrive("b")
     bench.verified("t")
     bench.verified("u")
-    assert bench.scheduler.phase_of("b") is Phase.WANTS_DRAFT
+    assert bench.phase("b") is Phase.WANTS_DRAFT
     bench.lose("d")
-    assert bench.scheduler.phase_of("a") is Phase.VERIFYING
-    assert bench.scheduler.phase_of("b") is Phase.VERIFYING
+    assert bench.phase("a") is Phase.VERIFYING
+    assert bench.phase("b") is Phase.VERIFYING
 
 
 def test_staged_drafts_outlive_their_worker():
-    bench = Bench(targets=(), drafts=("d", "e"))
+    bench = Bench(targets=(), drafts=())
+    bench.join("d", Role.DRAFT, num_slots=1)
+    bench.join("e", Role.DRAFT, num_slots=1)
     bench.arrive("a")
     bench.arrive("b")
     bench.join("t", Role.TARGET)

@@ -6,6 +6,8 @@ import pytest
 from scheduler_bench import Bench, spans
 
 from coordinator.scheduler.commands import Draft
+from coordinator.scheduler.events import PassCost
+from coordinator.scheduler.rows import Phase
 from exspec.core.ids import Role
 from exspec.core.rounds import EntryStatus
 
@@ -131,3 +133,109 @@ def test_a_refusal_may_report_more_than_the_log():
     bench.drafted(a=(EntryStatus.STALE, 15))
     bench.verified(a=(EntryStatus.STALE, 15))
     assert spans(bench) == [("a", 0, 11)]
+
+
+# Overdue drafts
+
+
+def late_bench(**limits) -> Bench:
+    """Row "a" in its second round, its draft overdue: it was verified without."""
+    bench = Bench(**limits)
+    bench.arrive("a")
+    bench.verified()
+    bench.overdue()
+    return bench
+
+
+def test_an_overdue_draft_is_not_waited_for():
+    bench = late_bench()
+    assert spans(bench) == [("a", 10, 11)]
+    assert bench.verify_of("a").num_draft_tokens == 0
+    assert bench.scheduler.awaits_draft("a", bench.flights["d"][0].batch_id) is False
+
+
+def test_while_a_draft_is_overdue_its_worker_is_asked_for_none():
+    bench = late_bench()
+    bench.verified()
+    assert spans(bench, Draft) == []
+    assert spans(bench) == [("a", 11, 12)]
+    bench.arrive("b")
+    bench.verified()
+    bench.verified()
+    assert spans(bench, Draft) == []
+
+
+def test_a_late_draft_is_not_staged_but_what_the_worker_holds_is_known():
+    bench = late_bench()
+    bench.verified()
+    bench.drafted()
+    assert bench.row("a").num_drafted == 0
+    bench.verified()
+    assert spans(bench, Draft) == [("a", 11, 13)]
+    assert bench.draft_of("a").key.epoch == 0
+
+
+def test_a_late_failure_counts_as_one():
+    bench = late_bench()
+    bench.draft_failed()
+    assert bench.row("a").num_draft_failures == 1
+
+
+def test_a_draft_overdue_after_its_target_left_changes_nothing():
+    bench = Bench(targets=("t", "u"))
+    bench.arrive("a")
+    bench.verified("t")
+    bench.lose("t")
+    bench.overdue()
+    assert bench.last == ()
+
+
+def test_rows_in_line_behind_an_overdue_draft_go_on_too():
+    bench = Bench(targets=("t", "u"), max_batches_in_flight=1)
+    bench.arrive("a")
+    bench.arrive("b")
+    bench.verified("t")
+    bench.verified("u")
+    assert bench.phase("b") is Phase.WANTS_DRAFT
+    bench.overdue()
+    assert bench.batches() == [["a"], ["b"]]
+
+
+def test_a_draining_worker_is_left_when_its_draft_is_overdue():
+    bench = Bench()
+    bench.arrive("a")
+    bench.verified()
+    bench.drain("d")
+    bench.overdue()
+    assert bench.releases() == [("d", "a")]
+    assert bench.verify_of("a").num_draft_tokens == 0
+    bench.drafted()
+    assert bench.last == ()
+
+
+def test_patience_is_given_with_every_draft_that_is_waited_for():
+    bench = Bench()
+    bench.arrive("a")
+    bench.verified()
+    assert bench.last[0].patience_seconds > 0
+
+
+def test_a_row_cancelled_while_verified_teaches_nothing():
+    """Nothing is committed of it: that says nothing of how well drafts do."""
+    bench = Bench(rule="auto")
+    verify, draft = PassCost(0.02, 0.021), PassCost(0.001, 0.002)
+    for name in map(str, range(30)):
+        bench.arrive(name)
+        bench.verified(cost=verify)
+        if bench.flights["d"]:
+            bench.drafted(cost=draft)
+        bench.cancel(name)
+        bench.verified(cost=verify)
+    bench.arrive("a", max_length=900)
+    drafted = []
+    for _ in range(8):
+        bench.verified(cost=verify)
+        if bench.flights["d"]:
+            drafted.append(bench.draft_of("a").num_draft_tokens)
+            bench.drafted(cost=draft)
+    assert max(drafted, default=0) > 0

@@ -8,9 +8,17 @@ import json
 import pytest
 from scheduler_random import TRACES, run_random
 
-from coordinator.scheduler.commands import Release
+from coordinator.scheduler.commands import Draft, Release
 from coordinator.scheduler.eqspec import EqSpec
-from coordinator.scheduler.events import SequenceArrived, WorkerJoined, WorkerLost
+from coordinator.scheduler.events import (
+    DraftCompleted,
+    DraftOutcome,
+    PassCost,
+    SequenceArrived,
+    WorkerJoined,
+    WorkerLost,
+)
+from coordinator.scheduler.policies import POLICIES
 from coordinator.scheduler.replay import (
     Recorder,
     ReplayError,
@@ -22,39 +30,59 @@ from coordinator.scheduler.replay import (
 from coordinator.scheduler.rows import SchedulerError
 from coordinator.scheduler.scheduler import Scheduler, SchedulerLimits
 from exspec.core.ids import Role
+from exspec.core.rounds import EntryStatus
 
-TRACE = TRACES / "eqspec-faults.jsonl"
+TRACE_FILES = sorted(TRACES.glob("*-faults.jsonl"))
 
 
-@pytest.mark.parametrize("path", sorted(TRACES.glob("eqspec*.jsonl")), ids=lambda path: path.name)
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("path", TRACE_FILES, ids=lambda path: path.name)
 def test_recorded_traces_replay(path):
     replay(path)
 
 
-def test_the_trace_is_worth_replaying():
-    lines = [json.loads(line) for line in TRACE.read_text(encoding="utf-8").splitlines()]
-    seen = {line["event"]["type"] for line in lines[1:]}
-    ordered = {command["type"] for line in lines[1:] for command in line["commands"]}
+@pytest.mark.parametrize("path", TRACE_FILES, ids=lambda path: path.name)
+def test_the_traces_are_worth_replaying(path):
+    head, *lines = lines_of(path)
+    assert (head["policy"], head["speculation"]) == (path.name.partition("-")[0], "auto")
+    seen = {line["event"]["type"] for line in lines}
+    commands = [command for line in lines for command in line["commands"]]
+    drafted = [
+        order["num_draft_tokens"]
+        for command in commands
+        if command["type"] == "Draft"
+        for order in command["orders"]
+    ]
     assert len(lines) > 200
-    assert len(seen) == 9
-    assert ordered == {"Draft", "Verify", "Release"}
+    assert len(seen) == 10
+    assert {command["type"] for command in commands} == {"Draft", "Verify", "Release"}
+    assert len(set(drafted)) >= 3
+    assert any(line["event"].get("cost") for line in lines)
+
+
+def test_traces_of_both_policies_are_there():
+    assert [path.name for path in TRACE_FILES] == ["eqspec-faults.jsonl", "exspec-faults.jsonl"]
 
 
 def test_a_change_of_behaviour_is_found(monkeypatch):
-    choose = EqSpec.next_verify
+    choose = EqSpec.next_group
 
-    def reversed_rows(self, target, limits):
-        rows = choose(self, target, limits)
+    def reversed_rows(self, target, limits, costs):
+        rows = choose(self, target, limits, costs)
         return rows and rows[::-1]
 
-    monkeypatch.setattr(EqSpec, "next_verify", reversed_rows)
+    monkeypatch.setattr(EqSpec, "next_group", reversed_rows)
     with pytest.raises(ReplayError, match=r"line \d+: .*\nrecorded: .*\nnow: "):
-        replay(TRACE)
+        replay(TRACES / "eqspec-faults.jsonl")
 
 
-def test_what_is_recorded_replays():
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_recorded_replays(policy):
     stream = io.StringIO()
-    run_random(seed=5, num_steps=40, stream=stream)
+    run_random(seed=5, num_steps=40, stream=stream, policy=policy, rule="auto:3")
     replay_lines(stream.getvalue().splitlines())
 
 
@@ -74,11 +102,21 @@ def test_refused_events_are_recorded_and_replay():
 
 
 def test_values_survive_the_codec():
-    for value in (WorkerJoined("t", Role.TARGET, 1, 2), Release("t", ("a", "b")), None, (1, "x")):
+    outcome = DraftOutcome("a", EntryStatus.OK, 1, 2)
+    for value in (
+        WorkerJoined("t", Role.TARGET, 1, 2, "padded"),
+        DraftCompleted("d", 1, (outcome,), PassCost(0.1, 0.2, 0.05)),
+        Draft("d", 1, (), 0.25),
+        Release("t", ("a", "b")),
+        None,
+        (1, "x"),
+    ):
         assert decode(json.loads(json.dumps(encode(value)))) == value
 
 
-@pytest.mark.parametrize("text", ["", '{"version":0,"policy":"eqspec"}', '{"version":1}'])
+@pytest.mark.parametrize(
+    "text", ["", '{"version":1,"policy":"eqspec"}', '{"version":2,"policy":"best"}', "{}"]
+)
 def test_what_is_no_trace_is_refused(text):
     with pytest.raises(ValueError, match="trace"):
         replay_lines(text.splitlines())

@@ -1,4 +1,4 @@
-"""One rule per test: rounds, prefill, draft lengths, lockstep."""
+"""One rule per test: rounds, draft lengths, lockstep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scheduler_bench import Bench, spans
 
 from coordinator.scheduler.commands import Draft, Verify
 from coordinator.scheduler.rows import Phase
-from coordinator.scheduler.scheduler import SchedulerLimits
+from coordinator.scheduler.speculation import FixedSpeculation, RoundPlan
 from exspec.core.alignment import AlignmentPlan
 from exspec.core.ids import Role
 from exspec.core.rounds import EntryKey
@@ -16,7 +16,7 @@ from exspec.core.rounds import EntryKey
 
 
 def test_a_row_is_prefilled_then_drafted_then_verified():
-    bench = Bench(num_speculative_tokens=4)
+    bench = Bench(rule="4")
     bench.arrive("a", length=10)
     assert spans(bench) == [("a", 0, 10)]
     assert bench.verify_of("a").num_draft_tokens == 0
@@ -29,7 +29,7 @@ def test_a_row_is_prefilled_then_drafted_then_verified():
 
 
 def test_full_acceptance_commits_one_more_than_was_drafted():
-    bench = Bench(num_speculative_tokens=4)
+    bench = Bench(rule="4")
     bench.arrive("a", length=10)
     bench.verified()
     bench.drafted()
@@ -39,7 +39,7 @@ def test_full_acceptance_commits_one_more_than_was_drafted():
 
 
 def test_a_rejected_draft_leaves_the_target_one_short_of_the_log():
-    bench = Bench(num_speculative_tokens=4)
+    bench = Bench(rule="4")
     bench.arrive("a", length=10)
     bench.verified()
     bench.drafted()
@@ -83,7 +83,7 @@ def test_a_row_that_was_never_drafted_is_released_at_its_target_only():
     ("num_left", "num_drafts"), [(2, None), (3, 1), (4, 2), (6, 4), (7, 5), (50, 5)]
 )
 def test_no_more_is_drafted_than_can_be_committed(num_left, num_drafts):
-    bench = Bench(num_speculative_tokens=5)
+    bench = Bench(rule="5")
     bench.arrive("a", length=10, max_length=10 + num_left)
     bench.verified()
     order = bench.draft_of("a")
@@ -92,7 +92,7 @@ def test_no_more_is_drafted_than_can_be_committed(num_left, num_drafts):
 
 @pytest.mark.parametrize("number", [0, 1, 9])
 def test_a_request_has_its_own_draft_length(number):
-    bench = Bench(num_speculative_tokens=5)
+    bench = Bench(rule="5")
     bench.arrive("a", max_draft_tokens=number)
     bench.verified()
     order = bench.draft_of("a")
@@ -101,7 +101,7 @@ def test_a_request_has_its_own_draft_length(number):
 
 
 def test_one_row_does_not_throttle_another():
-    bench = Bench(num_speculative_tokens=5, batch_size=2)
+    bench = Bench(rule="5", batch_size=2)
     bench.arrive("a", length=10, max_length=14)
     bench.arrive("b", length=10, max_length=90)
     bench.verified()  # the prefill of "a"; "b" joins
@@ -123,95 +123,65 @@ def test_the_draft_context_bounds_that_row_only_and_then_ends_its_drafting():
     assert bench.verify_of("a").num_draft_tokens == 0
 
 
+class PerRow(FixedSpeculation):
+    """Three tokens for "a", none for others."""
+
+    def plan(self, target, num_rows, candidates, costs):
+        return RoundPlan(tuple(3 * (one.row.sequence_id == "a") for one in candidates))
+
+
 def test_a_rule_may_choose_per_row():
-    class Adaptive:
-        def num_wanted(self, row):
-            return 3 if row.sequence_id == "a" else 0
-
-    bench = Bench(speculation=Adaptive())
+    bench = Bench(targets=(), rule=PerRow(0))
     bench.arrive("a")
-    bench.verified()
-    assert bench.draft_of("a").num_draft_tokens == 3
-
-
-# Prefill
-
-
-def test_a_long_log_goes_in_chunks():
-    bench = Bench(max_prefill_tokens=4)
-    bench.arrive("a", length=10, max_draft_tokens=0)
-    seen = []
-    while bench.row("a").length == 10:
-        order = bench.verify_of("a")
-        seen.append((order.start, order.end, order.is_prefill, order.num_draft_tokens))
-        bench.verified()
-    assert seen == [(0, 4, True, 0), (4, 8, True, 0), (8, 10, False, 0)]
-
-
-def test_prefills_share_the_budget_first_come_first_served():
-    bench = Bench(targets=(), max_prefill_tokens=12)
-    bench.arrive("a", length=10)
-    bench.arrive("b", length=10)
-    bench.arrive("c", length=10)
+    bench.arrive("b")
     bench.join("t", Role.TARGET)
-    assert spans(bench) == [("a", 0, 10), ("b", 0, 2)]
-    assert bench.scheduler.phase_of("c") is Phase.WANTS_VERIFY
     bench.verified()
+    assert [order.num_draft_tokens for order in bench.last[0].orders] == [3]
     bench.drafted()
-    assert spans(bench) == [("a", 10, 11), ("b", 2, 10), ("c", 0, 4)]
+    assert [order.num_draft_tokens for order in bench.last[0].orders] == [3, 0]
 
 
-def test_decoding_rows_cost_no_prefill_budget():
-    bench = Bench(max_prefill_tokens=1)
-    bench.arrive("a", length=1)
-    bench.arrive("b", length=10)
+def test_a_requests_own_number_does_not_ask_the_rule():
+    bench = Bench(targets=(), rule="0")
+    bench.arrive("a", max_draft_tokens=2)
+    bench.arrive("b")
+    bench.join("t", Role.TARGET)
     bench.verified()
-    bench.drafted()
-    assert spans(bench) == [("a", 1, 2), ("b", 0, 1)]
-
-
-def test_a_prefilling_row_does_not_draft():
-    bench = Bench(max_prefill_tokens=2)
-    bench.arrive("a", length=30)
-    bench.verified()
-    assert spans(bench, Draft) == []
-
-
-def test_a_log_that_is_nearly_complete_drafts():
-    bench = Bench(num_speculative_tokens=4, max_prefill_tokens=6)
-    bench.arrive("a", length=10)
-    bench.verified()
-    assert spans(bench, Draft) == [("a", 0, 10)]
-    bench.drafted()
-    assert spans(bench) == [("a", 6, 10)]
-    assert bench.verify_of("a").num_draft_tokens == 4
+    assert bench.draft_of("a").num_draft_tokens == 2
+    assert bench.draft_of("b") is None
 
 
 # Lockstep
 
 
 def test_all_rows_are_verified_together_once_all_are_drafted():
-    bench = Bench(drafts=("d", "e"), batch_size=2)
+    bench = Bench(targets=(), drafts=(), batch_size=2)
+    bench.join("d", Role.DRAFT, num_slots=1)
+    bench.join("e", Role.DRAFT, num_slots=1)
     bench.arrive("a")
     bench.arrive("b")
+    bench.join("t", Role.TARGET)
     bench.verified()
-    bench.drafted("d")
-    bench.verified()  # both in one batch; one draft worker each
     assert {row.draft.worker_id for row in map(bench.row, "ab")} == {"d", "e"}
     bench.drafted("e")
     assert spans(bench) == []
+    assert bench.phase("b") is Phase.WANTS_VERIFY
     bench.drafted("d")
     assert [name for name, _, _ in spans(bench)] == ["a", "b"]
 
 
-def test_a_new_row_joins_the_next_verify_without_a_draft():
+def test_a_new_row_joins_the_next_round():
     bench = Bench()
     bench.arrive("a")
     bench.verified()
-    bench.arrive("b")
-    assert spans(bench) == []
+    bench.arrive("b")  # "a" is being drafted
+    assert bench.phase("b") is Phase.READY
     bench.drafted()
-    assert spans(bench) == [("a", 10, 11), ("b", 0, 10)]
+    assert spans(bench) == [("a", 10, 11)]
+    bench.verified()
+    assert bench.phase("b") is Phase.WANTS_VERIFY
+    bench.drafted()
+    assert sorted(spans(bench)) == [("a", 16, 17), ("b", 0, 10)]
 
 
 def test_a_finished_rows_place_goes_to_the_next_in_the_queue():
@@ -225,8 +195,8 @@ def test_a_finished_rows_place_goes_to_the_next_in_the_queue():
     assert spans(bench) == [("c", 0, 10)]
 
 
-def test_a_draft_worker_has_one_batch_in_flight_and_the_round_waits_for_it():
-    bench = Bench(targets=("t", "u"))
+def test_a_round_waits_for_a_draft_worker_that_has_no_room():
+    bench = Bench(targets=("t", "u"), max_batches_in_flight=1)
     bench.arrive("a")
     bench.arrive("b")
     bench.verified("t")
@@ -236,6 +206,19 @@ def test_a_draft_worker_has_one_batch_in_flight_and_the_round_waits_for_it():
     bench.drafted()  # "a" is verified while "b" is drafted
     assert [type(command) for command in bench.last] == [Draft, Verify]
     assert (bench.draft_of("b") is None, bench.verify_of("a") is None) == (False, False)
+
+
+def test_a_draft_worker_may_have_several_batches_in_flight():
+    bench = Bench(targets=("t", "u"), max_batches_in_flight=2)
+    bench.arrive("a")
+    bench.arrive("b")
+    bench.verified("t")
+    bench.verified("u")
+    assert [command.batch_id for command in bench.flights["d"]] == [3, 4]
+    bench.drafted()
+    assert bench.batches() == [["a"]]
+    bench.drafted()
+    assert bench.batches() == [["b"]]
 
 
 def test_without_a_draft_worker_rows_decode_plainly():
@@ -258,7 +241,7 @@ def test_rows_beyond_the_draft_workers_slots_decode_plainly():
 
 
 def test_the_batch_is_realigned_when_acceptance_differs():
-    bench = Bench(targets=(), num_speculative_tokens=4)
+    bench = Bench(targets=(), rule="4")
     bench.arrive("a")
     bench.arrive("b")
     bench.join("t", Role.TARGET)
@@ -273,9 +256,13 @@ def test_the_batch_is_realigned_when_acceptance_differs():
     assert bench.last[-1].alignment == AlignmentPlan(16, (0, 0), (0, -3))
 
 
-@pytest.mark.parametrize(
-    "limits", [{"batch_size": 0}, {"num_speculative_tokens": -1}, {"max_prefill_tokens": 0}]
-)
-def test_limits_are_checked(limits):
-    with pytest.raises(ValueError, match=next(iter(limits))):
-        SchedulerLimits(**limits)
+def test_what_need_not_move_is_a_grouped_batch():
+    bench = Bench(targets=(), rule="0")
+    bench.arrive("a", length=10)
+    bench.arrive("b", length=12)
+    bench.join("t", Role.TARGET)
+    assert bench.last[-1].alignment == AlignmentPlan(0, (0, 0), (0, 0))
+    bench.verified()
+    assert bench.last[-1].alignment == AlignmentPlan(12, (2, 0), (2, 0))
+    bench.verified()
+    assert bench.last[-1].alignment.is_noop

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
-from scheduler_bench import Bench, snapshot
+from scheduler_bench import Bench
+from scheduler_snapshot import snapshot
 
 from coordinator.scheduler.commands import Draft, Verify
 from coordinator.scheduler.events import (
     DraftCompleted,
     DraftFailed,
     DraftOutcome,
+    DraftOverdue,
     SequenceArrived,
     SequenceCancelled,
     VerifyCompleted,
@@ -25,20 +29,21 @@ from exspec.core.ids import Role
 from exspec.core.rounds import EntryStatus
 
 OK = EntryStatus.OK
-W, WD, D, WV, V, F = Phase
+W, R, WD, D, WV, V, F = Phase
 GONE = None
 ERROR = "error"
 
 
 def bench_in(phase: Phase) -> Bench:
     """Row "a" in that phase; where it has homes they are "t" and "d". No other target has room."""
-    bench = Bench(targets=(), drafts=("d",))
-    if phase is WV:
-        bench.join("t", Role.TARGET, num_slots=2)
+    bench = Bench(targets=(), drafts=("d",), max_batches_in_flight=1)
+    if phase is WV:  # its group waits for the draft of "b"
         bench.arrive("b")
-        bench.arrive("a")
-    elif phase is W:
-        bench.join("t", Role.TARGET, num_slots=1)
+        bench.arrive("a", max_draft_tokens=0)
+        bench.join("t", Role.TARGET, num_slots=2)
+        bench.verified("t")
+    elif phase in (W, R):
+        bench.join("t", Role.TARGET, num_slots=1 if phase is W else 2)
         bench.arrive("b")
         bench.arrive("a")
     else:
@@ -46,20 +51,25 @@ def bench_in(phase: Phase) -> Bench:
         bench.join("t2", Role.TARGET, num_slots=1)
         bench.arrive("a")
         bench.arrive("b")
-    if phase is WD:
+    if phase is WD:  # the draft worker has no room: "b" is there
         bench.verified("t2")
         bench.verified("t")
     elif phase is D:
         bench.verified("t")
     elif phase is F:
         bench.cancel("a")
-    assert bench.scheduler.phase_of("a") is phase
+    assert bench.phase("a") is phase
     return bench
+
+
+def any_draft(bench: Bench) -> int:
+    """The batch in flight at "d", whoever is in it."""
+    return bench.flights["d"][0].batch_id if bench.flights["d"] else 999
 
 
 def batch_id_of(bench: Bench, kind) -> int:
     """The batch in flight that holds "a", or one that nobody has in flight."""
-    for command in bench.flights.values():
+    for command in chain.from_iterable(bench.flights.values()):
         names = [order.key.sequence_id for order in command.orders]
         if isinstance(command, kind) and "a" in names:
             return command.batch_id
@@ -86,6 +96,9 @@ EVENTS = {
         "d", batch_id_of(bench, Draft), (DraftOutcome("a", OK, 5, 11),)
     ),
     "draft failed": lambda bench: DraftFailed("d", batch_id_of(bench, Draft)),
+    "draft overdue": lambda bench: DraftOverdue("d", batch_id_of(bench, Draft)),
+    "what is drafted is overdue": lambda bench: DraftOverdue("d", any_draft(bench)),
+    "a verify overdue": lambda bench: DraftOverdue("t", batch_id_of(bench, Verify)),
     "verified": lambda bench: VerifyCompleted(
         "t", batch_id_of(bench, Verify), (VerifyOutcome("a", OK, 1, 10),)
     ),
@@ -101,30 +114,34 @@ EVENTS = {
 }
 
 # Phase after the event and the orders it leads to, for "a" in each phase of the head line.
-SAME = (W, WD, D, WV, V, F)
-NEVER = (ERROR,) * 6
+SAME = (W, R, WD, D, WV, V, F)
+NEVER = (ERROR,) * 7
+DRAFTING = (ERROR, ERROR, ERROR, V, ERROR, ERROR, ERROR)
 EXPECTED = {
-    #               WAITING WANTS_DRAFT DRAFTING WANTS_VERIFY VERIFYING FINISHED
-    "new target": (V, WD, D, WV, V, F),
+    #               WAITING READY WANTS_DRAFT DRAFTING WANTS_VERIFY VERIFYING FINISHED
+    "new target": (V, R, WD, D, WV, V, F),
     "known worker": NEVER,
     "useless worker": NEVER,
-    "target drains": (W, W, D, W, V, F),
-    "draft drains": (W, V, D, WV, V, F),
+    "target drains": (W, W, W, W, W, V, F),
+    "draft drains": (W, R, V, D, WV, V, F),
     "stranger drains": NEVER,
-    "target lost": (W, W, D, W, W, GONE),
-    "draft lost": (W, V, V, WV, V, F),
+    "target lost": (W, W, W, W, W, W, GONE),
+    "draft lost": (W, R, V, V, V, V, F),
     "stranger lost": NEVER,
     "arrives again": NEVER,
     "another arrives": SAME,
     "full one arrives": NEVER,
     "one with a negative K arrives": NEVER,
-    "cancelled": (GONE, GONE, F, GONE, F, F),
+    "cancelled": (GONE, GONE, GONE, GONE, GONE, F, F),
     "stranger cancelled": SAME,
-    "drafted": (ERROR, ERROR, V, ERROR, ERROR, ERROR),
-    "draft failed": (ERROR, ERROR, V, ERROR, ERROR, ERROR),
-    "verified": (ERROR, ERROR, ERROR, ERROR, D, GONE),
-    "finished": (ERROR, ERROR, ERROR, ERROR, GONE, GONE),
-    "verify failed": (ERROR, ERROR, ERROR, ERROR, V, GONE),
+    "drafted": DRAFTING,
+    "draft failed": DRAFTING,
+    "draft overdue": DRAFTING,
+    "what is drafted is overdue": (ERROR, ERROR, V, V, V, ERROR, ERROR),
+    "a verify overdue": NEVER,
+    "verified": (ERROR, ERROR, ERROR, ERROR, ERROR, D, GONE),
+    "finished": (ERROR, ERROR, ERROR, ERROR, ERROR, GONE, GONE),
+    "verify failed": (ERROR, ERROR, ERROR, ERROR, ERROR, V, GONE),
     "verified by a draft worker": NEVER,
     "drafted by a target": NEVER,
     "another row's outcome": NEVER,
@@ -144,7 +161,7 @@ def test_every_phase_meets_every_event(name, phase):
         assert snapshot(bench.scheduler) == before
     else:
         bench.tell(event)
-        assert bench.scheduler.phase_of("a") is expected
+        assert bench.phase("a") is expected
 
 
 def test_the_tables_are_complete():
@@ -158,17 +175,19 @@ def test_moves_are_those_of_the_table(old, new):
     state = State()
     state.arrive(SequenceArrived("a", 1, 2))
     row = state.rows["a"]
-    for step in {W: (), WV: (WV,), V: (WV, V), WD: (WV, V, WD), D: (WV, V, WD, D), F: (F,)}[old]:
+    ways = {W: (), R: (R,), WV: (R, WV), V: (R, WV, V), WD: (R, WD), D: (R, WD, D), F: (F,)}
+    for step in ways[old]:
         state.move(row, step)
     if new in MOVES[old]:
         state.move(row, new)
         assert row.phase is new
-        assert state.num_rows_in[new] == 1
+        assert state.num_finished == (new is F)
+        assert (row in state.waiting) == (new is W)
     else:
         with pytest.raises(SchedulerError):
             state.move(row, new)
         assert row.phase is old
-        assert state.num_rows_in[old] == 1
+        assert state.num_finished == (old is F)
 
 
 IMPOSSIBLE_VERIFIES = {
@@ -184,12 +203,11 @@ IMPOSSIBLE_VERIFIES = {
 
 @pytest.mark.parametrize("outcome", IMPOSSIBLE_VERIFIES.values(), ids=IMPOSSIBLE_VERIFIES.keys())
 def test_an_impossible_verify_outcome_changes_nothing(outcome):
-    bench = Bench()
+    bench = Bench(targets=(), rule="0")
     bench.arrive("b")  # verified beside it, and must not be touched either
     bench.arrive("a")
-    bench.verified()
-    bench.drafted()
-    batch = bench.flights["t"]
+    bench.join("t", Role.TARGET)
+    (batch,) = bench.flights["t"]
     assert [order.key.sequence_id for order in batch.orders] == ["b", "a"]
     good = VerifyOutcome("b", OK, 1, 11)
     before = snapshot(bench.scheduler)
@@ -219,5 +237,13 @@ def test_an_impossible_draft_outcome_changes_nothing(outcome):
     bench = bench_in(D)
     before = snapshot(bench.scheduler)
     with pytest.raises(SchedulerError):
-        bench.scheduler.handle(DraftCompleted("d", bench.flights["d"].batch_id, (outcome,)))
+        bench.scheduler.handle(DraftCompleted("d", bench.flights["d"][0].batch_id, (outcome,)))
     assert snapshot(bench.scheduler) == before
+
+
+def test_an_outcome_may_not_hold_more_than_the_log_unless_it_left():
+    bench = bench_in(D)
+    batch = bench.flights["d"][0].batch_id
+    bench.drain("t")  # "a" goes back to the queue and leaves "d"
+    bench.tell(DraftCompleted("d", batch, (DraftOutcome("a", OK, 9, 99),)))
+    assert bench.phase("a") is W

@@ -103,7 +103,10 @@ CLUSTERS = st.builds(
     num_waiting=U32,
     num_running=U32,
     max_waiting=U32,
-    num_speculative_tokens=U32,
+    speculation=st.text(max_size=8),
+    window_size=U32,
+    predicted_speedup=SECONDS,
+    measured_speedup=SECONDS,
     uptime_seconds=SECONDS,
     totals=TOTALS,
 )
@@ -186,7 +189,6 @@ def test_senseless_verify_batches_are_refused(message, names):
     [
         (_draft(tokens=[]), "tokens"),
         (_draft(key=None), "sequence_id"),
-        (_draft(num_draft_tokens=0), "num_draft_tokens"),
         (draft_pb2.DraftRequest(entries=2 * list(_draft().entries)), "once"),
     ],
 )

@@ -54,6 +54,7 @@ REQUESTS = st.builds(
     st.builds(SpeculationParams, st.none() | st.integers(0, 64)),
     st.text(max_size=128),
     st.text(max_size=8),
+    priority=st.integers(-1000, 1000),
 )
 EVENTS = (
     st.builds(Started, TEXT, st.text(), U32)
@@ -143,6 +144,8 @@ def _request(**sampling) -> pb.GenerateRequest:
             ),
             "num_speculative_tokens",
         ),
+        (pb.GenerateRequest(prompt=pb.Prompt(text="x"), priority=1001), "priority"),
+        (pb.GenerateRequest(prompt=pb.Prompt(text="x"), priority=-1001), "priority"),
     ],
 )
 def test_what_is_out_of_bounds_is_named(message, field):
@@ -174,6 +177,11 @@ def test_a_batch_id_leaves_room_for_the_ids_of_its_prompts():
     batch.request_id = "r" * 125
     convert.check_batch(batch)
     assert convert.request_from_message(convert.batch_item(batch, 10)).request_id.endswith("-10")
+
+
+def test_the_priority_of_a_batch_is_that_of_its_prompts():
+    batch = pb.GenerateBatchRequest(prompts=[pb.Prompt(text="x")] * 2, priority=-3)
+    assert convert.request_from_message(convert.batch_item(batch, 1)).priority == -3
 
 
 def test_events_that_are_not_known_are_protocol_errors():

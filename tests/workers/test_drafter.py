@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import VOCAB, ToyRunner, continuation, draft_language, target_language
 
-from draft_worker.drafter import Drafter, ProposalRow
+from draft_worker.drafter import Drafter
 from draft_worker.model_proposer import ModelProposer
+from draft_worker.proposer import ProposalRow
 from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import DraftBatch, DraftEntry, DraftResult, EntryKey, EntryStatus
 from exspec.core.sessions import Feed
@@ -58,6 +59,25 @@ def entry(
 
 def _drafted(log: tuple[int, ...], count: int) -> tuple[int, ...]:
     return continuation(log, count, draft_language)
+
+
+def test_an_entry_without_drafts_is_fed_and_the_next_one_feeds_the_rest_alone():
+    desk = Desk()
+    (result,) = desk.draft(entry(PROMPT[:3], 0))
+    assert (result.status, result.kv_length) == (EntryStatus.OK, 3)
+    assert result.draft_tokens == ()
+    assert desk.fed() == [3]
+    (result,) = desk.draft(entry(PROMPT[3:], 2, start=3, round_index=2))
+    assert result.draft_tokens == _drafted(PROMPT, 2)
+    assert desk.fed() == [len(PROMPT) - 3, 1]
+
+
+def test_feeding_and_drafting_share_the_first_pass():
+    desk = Desk()
+    fed, drafted = desk.draft(entry(PROMPT, 0, name="a"), entry(PROMPT, 2, name="b"))
+    assert (fed.kv_length, fed.draft_tokens) == (len(PROMPT), ())
+    assert drafted.draft_tokens == _drafted(PROMPT, 2)
+    assert desk.fed() == [2 * len(PROMPT), 1]
 
 
 def test_it_proposes_what_the_model_says():

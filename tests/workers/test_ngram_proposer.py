@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draft_worker.drafter import Drafter, ProposalRow
+from draft_worker.drafter import Drafter
 from draft_worker.ngram_proposer import NgramProposer
+from draft_worker.proposer import ProposalRow
 from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import DraftBatch, DraftEntry, EntryKey, EntryStatus
 from exspec.core.sessions import Feed

@@ -1,0 +1,109 @@
+"""What passes cost, worker by worker: fitted from the times that replies carry.
+
+A linear model of each worker's pass, and the time of the wire to it. Reads batches, changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coordinator.scheduler.commands import DraftOrder, VerifyOrder
+from coordinator.scheduler.estimates import LinearCost, Mean
+from coordinator.scheduler.events import PassCost
+from coordinator.scheduler.rows import Batch, Worker
+
+CONTEXT_UNIT = 1024
+"""Context is counted in this many tokens, so that weights are of like size."""
+NUM_FEATURES = 4
+LEAST_SEEN = 4
+"""Passes seen before a forecast is acted on."""
+
+
+@dataclass(slots=True)
+class WorkerCosts:
+    """What is known of one worker. Changed by `PassCosts` only."""
+
+    cost: LinearCost = field(default_factory=lambda: LinearCost(NUM_FEATURES))
+    wire: Mean = field(default_factory=lambda: Mean(0.1))
+    crowding: Mean = field(default_factory=lambda: Mean(0.05, start=1.0))
+    """How much longer a pass takes while the other role computes too."""
+    usual_draft: Mean = field(default_factory=lambda: Mean(0.1))
+    """Seconds of a draft worker's batches that propose something."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether forecasts mean something."""
+        return self.cost.num_seen >= LEAST_SEEN
+
+
+class PassCosts:
+    """Owns the models of all workers that ever answered with a time."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, WorkerCosts] = {}
+        """By `join_index`."""
+
+    def learn(self, batch: Batch, features: Sequence[float], cost: PassCost) -> None:
+        """A worker answered a batch with these features."""
+        known = self._of(batch.worker)
+        known.wire.update(cost.wire_seconds)
+        forecast = known.cost.predict(features)
+        if batch.is_overlapped and known.is_known and forecast > 0:
+            known.crowding.update(cost.busy_seconds / forecast)
+        known.cost.update(
+            features, cost.busy_seconds / (known.crowding.value if batch.is_overlapped else 1.0)
+        )
+
+    def note_usual_draft(self, worker: Worker, cost: PassCost) -> None:
+        """A batch that proposed something was answered."""
+        self._of(worker).usual_draft.update(cost.busy_seconds)
+
+    def forget(self, worker: Worker) -> None:
+        """A worker left."""
+        self._workers.pop(worker.join_index, None)
+
+    def is_known(self, worker: Worker) -> bool:
+        """Whether what is said of this worker's passes means something yet."""
+        return self._of(worker).is_known
+
+    def seconds(self, worker: Worker, features: Sequence[float]) -> float:
+        """A pass, or the sum of several, of a worker that is otherwise idle."""
+        return self._of(worker).cost.predict(features)
+
+    def wire_seconds(self, worker: Worker) -> float:
+        """There and back, all that is neither work nor waiting."""
+        return self._of(worker).wire.value
+
+    def usual_draft_seconds(self, worker: Worker) -> float:
+        """What a batch that proposes something takes a draft worker; 0 before the first."""
+        return self._of(worker).usual_draft.value
+
+    def marginal_seconds(self, worker: Worker, feature: int) -> float:
+        """What one more unit of a feature adds to a pass."""
+        return self._of(worker).cost.weight(feature)
+
+    def crowding(self, worker: Worker) -> float:
+        """How many times as long its passes take while the other role computes too."""
+        return self._of(worker).crowding.value
+
+    def _of(self, worker: Worker) -> WorkerCosts:
+        known = self._workers.get(worker.join_index)
+        if known is None:
+            known = self._workers[worker.join_index] = WorkerCosts()
+        return known
+
+
+def verify_features(orders: Sequence[VerifyOrder]) -> tuple[float, ...]:
+    """One, rows, tokens fed, context attended to."""
+    tokens = sum(order.end - order.start + order.num_draft_tokens for order in orders)
+    context = sum(order.end for order in orders) / CONTEXT_UNIT
+    return (1.0, float(len(orders)), float(tokens), context)
+
+
+def draft_features(orders: Sequence[DraftOrder]) -> tuple[float, ...]:
+    """One, passes, tokens proposed, tokens fed before the first proposal."""
+    steps = max((order.num_draft_tokens for order in orders), default=0)
+    proposed = sum(order.num_draft_tokens for order in orders)
+    fed = sum(order.end - order.start for order in orders)
+    return (1.0, float(max(steps, 1)), float(proposed), float(fed))

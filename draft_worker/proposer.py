@@ -1,0 +1,52 @@
+"""What proposes: the protocol between the drafter and a model or the n-gram table. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from exspec.core.sessions import Feed
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRow:
+    """A sequence: feed `feed.tokens`, then propose up to `num_draft_tokens` (0: feed only).
+
+    `log` is everything the proposals continue, `feed.tokens` included: the committed log, and what
+    was drafted beyond it before, if anything.
+    """
+
+    feed: Feed
+    log: tuple[int, ...]
+    num_draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """One list per row. The last proposed token of a row was not fed; `num_fed` counts the rest.
+
+    Of `failed_rows` not even `feed.tokens` could be fed: what was held before still is.
+    """
+
+    tokens: tuple[tuple[int, ...], ...]
+    num_fed: tuple[int, ...]
+    align_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    num_moved_rows: int = 0
+    failed_rows: frozenset[int] = frozenset()
+
+
+class Proposer(Protocol):
+    """Where proposals come from: a model, or the prompt itself."""
+
+    @property
+    def num_slots(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def vocab_size(self) -> int:
+        """Ids it knows are below this."""
+        ...
+
+    def propose(self, rows: list[ProposalRow]) -> Proposals: ...
+    def release(self, slot: int) -> None: ...
