@@ -1,7 +1,6 @@
 """A whole cluster in one event loop: the real coordinator and the real worker services over
 loopback gRPC, with toy models behind them."""
 
-# ruff: noqa: N802 - method names are the proto's
 from __future__ import annotations
 
 import asyncio
@@ -12,15 +11,14 @@ from typing import Any, TextIO
 
 import grpc.aio
 from bell import Bell
+from fake_worker import NO_TOKENIZER, FakeWorker
+from patience import Patience
 from toy import ToyRunner, continuation, draft_language, facts, target_language
 
-from coordinator.driver import CallLater, Timing
+from coordinator.driver import Timing
 from coordinator.parts import SERVICE_NAMES, Parts, build
 from coordinator.settings import CoordinatorSettings
-from draft_worker.drafter import Drafter
-from draft_worker.model_proposer import ModelProposer
-from draft_worker.servicer import DraftServicer
-from exspec.core.cluster import WorkerInfo, WorkerState
+from exspec.core.cluster import WorkerState
 from exspec.core.errors import ExspecError
 from exspec.core.generation import Completed, Delta, GenerationRequest, Started, TokenPrompt
 from exspec.core.ids import Role, WorkerId
@@ -28,19 +26,12 @@ from exspec.core.models import ModelFacts, TokenizerAssets
 from exspec.core.params import SamplingParams, SpeculationParams
 from exspec.core.rounds import DraftBatch, VerifyBatch
 from exspec.runtime.clock import monotonic
-from exspec.runtime.worker_thread import WorkerThread
-from exspec.v1 import draft_pb2_grpc, generation_pb2_grpc, registry_pb2_grpc, target_pb2_grpc
+from exspec.v1 import generation_pb2_grpc, registry_pb2_grpc
 from exspec.wire import convert_generation as convert
 from exspec.wire.channel import open_aio_channel
 from exspec.wire.convert_cluster import worker_to_message
-from exspec.wire.registration import Registration
 from exspec.wire.server import RpcServer
 from exspec.wire.status import from_call
-from target_worker.servicer import TargetServicer
-from target_worker.verifier import Verifier
-
-Tamper = Callable[[Any], Any]
-NO_TOKENIZER = TokenizerAssets("")
 
 
 @dataclass
@@ -59,150 +50,6 @@ class Answer:
     @property
     def text(self) -> str:
         return "".join(delta.text for delta in self.deltas)
-
-
-class _Target(TargetServicer):
-    tamper: Tamper
-
-    async def Verify(self, request_iterator, context):
-        async with contextlib.aclosing(super().Verify(request_iterator, context)) as replies:
-            async for reply in replies:
-                yield self.tamper(reply)
-
-
-class _Draft(DraftServicer):
-    tamper: Tamper
-
-    async def Draft(self, request_iterator, context):
-        async with contextlib.aclosing(super().Draft(request_iterator, context)) as replies:
-            async for reply in replies:
-                yield self.tamper(reply)
-
-
-class FakeWorker:
-    """A worker process in miniature. `runner` is its model, `tamper` falsifies its replies."""
-
-    def __init__(
-        self, role: Role, name: str, runner: ToyRunner, bell: Bell, num_ahead: int = 0
-    ) -> None:
-        self.role = role
-        self.name = name
-        self.runner = runner
-        self.incarnation = f"{name}-1"
-        self.model = facts(max_length=runner.capacity, vocab_size=runner.facts.vocab_size)
-        self.num_slots = runner.num_slots
-        self.kv_layout = "slots"
-        self.tokenizer = NO_TOKENIZER
-        self._thread = WorkerThread(name)
-        self._bell = bell
-        if role is Role.TARGET:
-            self.sessions: Verifier | Drafter = Verifier(runner, monotonic, orphan_seconds=600)
-        else:
-            self.sessions = Drafter(
-                ModelProposer(runner), monotonic, orphan_seconds=600, num_ahead=num_ahead
-            )
-        runner.on_release = bell.ring
-        self._server: RpcServer | None = None
-        self.servicer: TargetServicer | DraftServicer | None = None
-        self.address = ""
-        self.tamper: Tamper = lambda reply: reply
-        self._keeping: asyncio.Task[None] | None = None
-        self.registration: Registration | None = None
-
-    @property
-    def info(self) -> WorkerInfo:
-        return WorkerInfo(
-            WorkerId(self.name),
-            self.incarnation,
-            self.role,
-            self.address,
-            self.num_slots,
-            self.model,
-            self.kv_layout,
-        )
-
-    async def listen(self, port: int = 0) -> None:
-        """Serve, on the port it had before if told so."""
-        server = RpcServer(["exspec.v1.TargetService", "exspec.v1.DraftService"])
-        self.address = server.bind("127.0.0.1", port, allow_insecure=False)
-        if self.role is Role.TARGET:
-            target = _Target(self._thread, monotonic, self.incarnation)
-            target.tamper = self._falsify
-            self.servicer = target
-            target.open(self.sessions, self.tokenizer)  # type: ignore[arg-type]
-            target_pb2_grpc.add_TargetServiceServicer_to_server(target, server.grpc_server)
-        else:
-            draft = _Draft(self._thread, monotonic, self.incarnation)
-            draft.tamper = self._falsify
-            self.servicer = draft
-            draft.open(self.sessions)  # type: ignore[arg-type]
-            draft_pb2_grpc.add_DraftServiceServicer_to_server(draft, server.grpc_server)
-        await server.start()
-        self._server = server
-
-    def register(self, coordinator: str) -> asyncio.Task[None]:
-        """Keep it registered; the task ends if it is refused."""
-        self.registration = Registration(coordinator, self.info)
-        self._keeping = asyncio.create_task(self.registration.keep())
-        return self._keeping
-
-    async def break_stream(self) -> None:
-        """All its connections break; it stays registered and comes back on the same port."""
-        assert self._server is not None
-        await self._server.stop(0)
-        await self.listen(int(self.address.rpartition(":")[2]))
-
-    async def hush(self) -> None:
-        """No more heartbeats; the stream stays."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
-
-    async def kill(self) -> None:
-        """As kill -9: no drain, connections reset."""
-        await self.hush()
-        if self._server is not None:
-            await self._server.stop(0)
-        self.runner.gate.set()
-        self._thread.close()
-        if self.registration is not None:
-            await self.registration._channel.close()
-
-    async def leave(self) -> None:
-        """As SIGTERM: drain, then stop."""
-        await self.hush()
-        assert self.registration is not None
-        await self.registration.leave()
-        await self.kill()
-
-    def _falsify(self, reply: Any) -> Any:
-        self._bell.ring()
-        return self.tamper(reply)
-
-
-class Patience:
-    """The driver's `call_later`. Held, it runs out when told: no clock decides what is late."""
-
-    def __init__(self, call_later: CallLater) -> None:
-        self._call_later = call_later
-        self._is_held = False
-        self._waiting: list[Callable[[], None]] = []
-
-    def __call__(self, seconds: float, call: Callable[[], None]) -> object:
-        if not self._is_held:
-            return self._call_later(seconds, call)
-        self._waiting.append(call)
-        return None
-
-    def hold(self) -> None:
-        """From now on whoever waits waits until told otherwise."""
-        self._is_held = True
-
-    def run_out(self) -> None:
-        """What is still waited for is overdue."""
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            call()
 
 
 class World:
@@ -384,13 +231,6 @@ async def under_way(made: World, asked: GenerationRequest) -> asyncio.Task[Answe
     asking = asyncio.create_task(made.ask(asked, note))
     await seen.wait()
     return asking
-
-
-async def held(worker: FakeWorker) -> None:
-    """Wait until the worker sits in a pass that does not end."""
-    worker.runner.entered.clear()
-    worker.runner.gate.clear()
-    assert await asyncio.to_thread(worker.runner.entered.wait, 10)
 
 
 def check(answer: Answer, prompt: Sequence[int] = (11, 0, 2), max_tokens: int = 20) -> None:

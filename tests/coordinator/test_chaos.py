@@ -11,7 +11,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from coordinator_world import FakeWorker, World, check, request, world
+from coordinator_world import World, check, request, world
+from fake_worker import FakeWorker
 from toy import continuation
 
 from coordinator.scheduler.replay import replay_lines

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from coordinator_world import FakeWorker, World, check, held, request, under_way, world
+from coordinator_world import World, check, request, under_way, world
+from fake_worker import FakeWorker, held
 
 from coordinator.scheduler import costs
 from coordinator.scheduler.rows import Phase

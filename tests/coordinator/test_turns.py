@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from coordinator_world import FakeWorker, World, check, held, request, under_way, world
+from coordinator_world import World, check, request, under_way, world
+from fake_worker import FakeWorker, held
 from toy import continuation, target_language
 
 from coordinator.scheduler import costs

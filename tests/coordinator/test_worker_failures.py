@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from coordinator_world import World, check, held, request, under_way, world
+from coordinator_world import World, check, request, under_way, world
+from fake_worker import held
 
 from exspec.core import errors
 from exspec.core.cluster import WorkerState

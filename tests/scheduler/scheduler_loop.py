@@ -154,8 +154,7 @@ class Loop:
             self.tell(DraftCompleted("d", command.batch_id, tuple(outcomes), cost))
 
         self._serve("d", self.machine.draft_seconds(steps, tokens), reply)
-        if command.patience_seconds is not None:
-            self._after(command.patience_seconds, lambda: self._give_up(command.batch_id))
+        self._after(command.patience_seconds, lambda: self._give_up(command.batch_id))
 
     def _give_up(self, batch_id: int) -> None:
         if batch_id in self._flying:

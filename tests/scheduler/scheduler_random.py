@@ -139,5 +139,5 @@ def record(path: Path, seed: int, num_steps: int, **plan) -> None:
 
 
 if __name__ == "__main__":
-    record(TRACES / "eqspec-faults.jsonl", 13, 260, policy="eqspec", rule="auto")
-    record(TRACES / "exspec-faults.jsonl", 13, 260, policy="exspec", rule="auto")
+    record(TRACES / "eqspec-faults.jsonl", 40, 260, policy="eqspec", rule="auto")
+    record(TRACES / "exspec-faults.jsonl", 53, 260, policy="exspec", rule="auto")

@@ -147,7 +147,7 @@ def test_a_row_that_is_being_fed_is_not_fed_again():
 def test_a_feed_has_a_patience_too():
     """Nobody waits for it, but others may wait for the room it takes at the worker."""
     bench = hungry_bench()
-    assert bench.last[0].patience_seconds is not None
+    assert bench.last[0].patience_seconds > 0
     bench.arrive("b", length=3)
     bench.overdue()
     bench.verified()

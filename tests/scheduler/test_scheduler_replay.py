@@ -65,6 +65,8 @@ def test_the_traces_are_worth_replaying(path):
 
 def test_traces_of_both_policies_are_there():
     assert [path.name for path in TRACE_FILES] == ["eqspec-faults.jsonl", "exspec-faults.jsonl"]
+    limits = lines_of(TRACES / "exspec-faults.jsonl")[0]["limits"]
+    assert limits["window_size"] > limits["batch_size"]
 
 
 def test_a_change_of_behaviour_is_found(monkeypatch):
