@@ -3,8 +3,8 @@
 For every K a round's tokens are predicted from what rows showed (`acceptance`) and its time from
 what passes cost (`costs`); what a K really brought corrects its prediction. K = 0 is one of the
 choices, so speculation that does not pay is given up. Decisions are kept until another one is
-clearly better; a K that was hardly tried is given the benefit of the doubt, and the runner-up is
-tried again now and then, more rarely each time it loses.
+clearly better; while something is drafted a K that was hardly tried is given the benefit of the
+doubt, and the runner-up is tried again now and then, more rarely each time it loses.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ WORTH_TRYING = 0.9
 WORTH_PROBING = 0.2
 """The same while nothing is drafted, when a few rows are enough."""
 FIRST_PAUSE = 12
+PROMISING_PAUSE = 48
 LONGEST_PAUSE = 128
-"""Rounds between two tries; more each time that the other K does not come near."""
-YOUNG_ROUNDS = 30
-"""Rounds in which a K gets the benefit of the doubt though nothing is drafted."""
+"""Rounds between two tries; twice as many each time, up to the one or, if it is far, the other."""
 TRIED_ROUNDS = 1
 """Rounds of a try, after the first one."""
 PROBED_SHARE = 8
@@ -114,12 +113,8 @@ class Habit:
     pause: int = FIRST_PAUSE
     num_rounds_left: int = FIRST_PAUSE
     """Until the next try."""
-    num_rounds: int = 0
-    """Decided so far."""
     plain_rate: float = 0.0
     """Tokens per row and second of plain decoding, as expected last."""
-    has_paused: bool = False
-    """Whether the decision of this round is such a try."""
 
 
 class AdaptiveSpeculation:
@@ -164,7 +159,7 @@ class AdaptiveSpeculation:
         self._predicted.update(scores[chosen] / scores[0])
         if not chosen:
             self._pool.fade()
-        if chosen and not habit.num_drafts and habit.has_paused:
+        if chosen and not habit.num_drafts:
             return _probe(candidates, chosen)
         counts = outlook.counts(chosen, scores[chosen])
         return RoundPlan(counts, outlook.forecast((size, chosen), counts))
@@ -253,11 +248,8 @@ def _decide(habit: Habit, scores: Sequence[float], hopes: Sequence[float]) -> in
     if habit.num_drafts is None:
         habit.num_drafts = best
     present = min(habit.num_drafts, len(scores) - 1)
-    habit.has_paused = False
-    habit.num_rounds += 1
     hopeful = _argmax(hopes)
-    may_hope = bool(present) or habit.num_rounds <= YOUNG_ROUNDS
-    if may_hope and hopes[hopeful] > MARGIN * hopes[present] and scores[hopeful] < scores[best]:
+    if present and hopes[hopeful] > MARGIN * hopes[present] and scores[hopeful] < scores[best]:
         return hopeful
     if scores[best] > MARGIN * scores[present]:
         habit.num_drafts = best
@@ -269,9 +261,8 @@ def _decide(habit: Habit, scores: Sequence[float], hopes: Sequence[float]) -> in
     runner_up = _argmax([0.0 if k == present else score for k, score in enumerate(scores)])
     promise = scores[runner_up] / scores[present]
     if habit.num_rounds_left <= -TRIED_ROUNDS:
-        next_pause = FIRST_PAUSE if promise > WORTH_TRYING else 2 * habit.pause
-        habit.pause = habit.num_rounds_left = min(next_pause, LONGEST_PAUSE)
-    habit.has_paused = True
+        longest = PROMISING_PAUSE if promise > WORTH_TRYING else LONGEST_PAUSE
+        habit.pause = habit.num_rounds_left = min(2 * habit.pause, longest)
     return runner_up if promise >= (WORTH_TRYING if present else WORTH_PROBING) else present
 
 
