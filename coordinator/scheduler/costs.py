@@ -192,10 +192,18 @@ class Costs(PassCosts):
         return self._shape(target).num_in_play
 
     def _num_in_play(self, target: Worker, num_rows: int, num_groups: int) -> int:
+        """As many as keep the target busy; one, if computing at the same time slows both too much.
+
+        Draft workers draft for the groups of all targets at once, so their load does not count.
+        """
         work = self._round_seconds(target, num_rows / num_groups)
         if work is None or work.verify <= 0:
             return min(num_groups, FIRST_IN_PLAY)
-        return min(num_groups, ceil((work.verify + work.draft + work.wire) / work.verify))
+        alone = work.verify + work.draft + work.wire
+        number = min(num_groups, ceil(alone / work.verify))
+        crowded = self._crowded(target, work)
+        together = crowded.verify + crowded.draft + crowded.wire
+        return number if max(crowded.verify, together / number) < alone else 1
 
     def cycle_seconds(self, target: Worker, work: RoundSeconds, num_groups: int) -> float:
         """Seconds in which every row of a target gets one round, given what a group's round takes.
@@ -205,13 +213,20 @@ class Costs(PassCosts):
         """
         if num_groups == 1:
             return work.verify + work.draft + work.wire
-        verify, draft = work.verify, work.draft
+        work = self._crowded(target, work)
+        num_drafts = max(1, len(self._drafts_in_use()))
+        load = work.draft * max(1.0, len(self._state.targets) / num_drafts)
+        return max(
+            num_groups * work.verify, num_groups * load, work.verify + work.draft + work.wire
+        )
+
+    def _crowded(self, target: Worker, work: RoundSeconds) -> RoundSeconds:
+        """The same while targets and draft workers compute at the same time."""
         drafts = self._drafts_in_use()
-        if draft and drafts:
-            verify *= self.crowding(target)
-            draft *= max(self.crowding(worker) for worker in drafts)
-        load = draft * max(1.0, len(self._state.targets) / max(1, len(drafts)))
-        return max(num_groups * verify, num_groups * load, verify + draft + work.wire)
+        if not work.draft or not drafts:
+            return work
+        crowding = max(self.crowding(worker) for worker in drafts)
+        return RoundSeconds(work.verify * self.crowding(target), work.draft * crowding, work.wire)
 
     def _cycle(self, target: Worker, num_rows: int, num_groups: int) -> float | None:
         """The same for rounds as they are lately; None: unknown."""

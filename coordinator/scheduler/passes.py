@@ -16,6 +16,8 @@ from coordinator.scheduler.rows import Batch, Worker
 CONTEXT_UNIT = 1024
 """Context is counted in this many tokens, so that weights are of like size."""
 NUM_FEATURES = 4
+MOST_CROWDED = 4.0
+"""A pass that takes more than this many times as long is slow for another reason."""
 LEAST_SEEN = 4
 """Passes seen before a forecast is acted on."""
 
@@ -50,7 +52,7 @@ class PassCosts:
         known.wire.update(cost.wire_seconds)
         forecast = known.cost.predict(features)
         if batch.is_overlapped and known.is_known and forecast > 0:
-            known.crowding.update(cost.busy_seconds / forecast)
+            known.crowding.update(min(cost.busy_seconds / forecast, MOST_CROWDED))
         known.cost.update(
             features, cost.busy_seconds / (known.crowding.value if batch.is_overlapped else 1.0)
         )

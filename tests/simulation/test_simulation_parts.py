@@ -50,7 +50,7 @@ def draft_of(drafts, num_fed=1, worker="draft-0"):
         DraftOrder(EntryKey(f"r{index}", 1, 1), 50 - num_fed, 50, num_drafts)
         for index, num_drafts in enumerate(drafts)
     )
-    return Draft(worker, 1, orders)
+    return Draft(worker, 1, orders, 1.0)
 
 
 # Time
