@@ -110,8 +110,8 @@ class Costs(PassCosts):
     def patience(self, worker: Worker, orders: Sequence[DraftOrder]) -> float:
         """Seconds after which waiting for a draft costs more than a round without it.
 
-        Twice what it should take (with what is before it in line) and one verify more; a constant
-        while too little is known.
+        Twice what it should take (with what is before it in line) and one verify more, but no more
+        than the verifies that all its drafts could save; a constant while too little is known.
         """
         targets = [target for target in self._state.targets.values() if self.is_known(target)]
         if not self.is_known(worker) or not targets:
@@ -125,7 +125,9 @@ class Costs(PassCosts):
             self.seconds(target, self._typical_verify(target, target.num_live_rows))
             for target in targets
         )
-        return 2 * (own + self.wire_seconds(worker)) + verify
+        patience = 2 * (own + self.wire_seconds(worker)) + verify
+        most = max(order.num_draft_tokens for order in orders)
+        return min(patience, (1 + most) * verify) if most else patience
 
     # Budgets
 
