@@ -24,6 +24,8 @@ from coordinator.scheduler.state import State
 from exspec.core.ids import Role
 
 FIRST_PATIENCE_SECONDS = 2.0
+LEAST_PATIENCE_SECONDS = 0.05
+"""What hiccups of processes and wires take; waiting less would only throw drafts away."""
 MIXED_STRETCH = 3.0
 """How many times as long a pass may take for prefill that joins it."""
 FIRST_BUDGET = 128
@@ -111,7 +113,7 @@ class Costs(PassCosts):
         """Seconds after which waiting for a draft costs more than a round without it.
 
         Twice what it should take (with what is before it in line) and one verify more, but no more
-        than the verifies that all its drafts could save; a constant while too little is known.
+        than the rounds that all its drafts could save; a constant while too little is known.
         """
         targets = [target for target in self._state.targets.values() if self.is_known(target)]
         if not self.is_known(worker) or not targets:
@@ -123,11 +125,12 @@ class Costs(PassCosts):
         own = sum(self.seconds(worker, draft_features(line)) for line in (*lines, orders))
         verify = max(
             self.seconds(target, self._typical_verify(target, target.num_live_rows))
+            + self.wire_seconds(target)
             for target in targets
         )
         patience = 2 * (own + self.wire_seconds(worker)) + verify
         most = max(order.num_draft_tokens for order in orders)
-        return min(patience, (1 + most) * verify) if most else patience
+        return min(patience, max(LEAST_PATIENCE_SECONDS, (1 + most) * verify)) if most else patience
 
     # Budgets
 
