@@ -115,6 +115,30 @@ class Habit:
     """Until the next try."""
     plain_rate: float = 0.0
     """Tokens per row and second of plain decoding, as expected last."""
+    arms: dict[int, Arm] = field(default_factory=dict[int, Arm])
+    """What every K that was tried brought."""
+
+    def num_tries(self, num_drafts: int) -> float:
+        """Rounds of a K (decayed)."""
+        arm = self.arms.get(num_drafts)
+        return 0.0 if arm is None else arm.num_rounds
+
+    def correction(self, num_drafts: int, target: Worker, costs: Costs) -> float:
+        """What a K brings over its prediction; of one never tried: as slow as the nearest tried."""
+        own = self.arms.get(num_drafts)
+        near = self._nearest(num_drafts)
+        slowness = near.slowness(target, costs) if near else 1.0
+        fruitfulness = 1.0
+        if own is not None:
+            trust = own.num_rounds / (own.num_rounds + TRUST_ROUNDS)
+            slowness += trust * (own.slowness(target, costs) - slowness)
+            trust = own.num_rows / (own.num_rows + TRUST_ROWS)
+            fruitfulness += trust * (own.fruitfulness - fruitfulness)
+        return fruitfulness / max(slowness, LEAST_SLOWNESS)
+
+    def _nearest(self, num_drafts: int) -> Arm | None:
+        tried = [(abs(k - num_drafts), k) for k in self.arms if k != num_drafts]
+        return self.arms[min(tried)[1]] if tried else None
 
 
 class AdaptiveSpeculation:
@@ -124,9 +148,8 @@ class AdaptiveSpeculation:
         """`most`: the largest K ever chosen."""
         self._most = most
         self._pool = AcceptancePool()
-        self._arms: dict[tuple[int, int, int], Arm] = {}
-        """By target, size of rounds (power of two) and K."""
         self._habits: dict[tuple[int, int], Habit] = {}
+        """By target and size of rounds (power of two)."""
         self._num_blind_rounds = 0
         self._predicted = Mean(SPEEDUP_RATE)
         self._measured = Mean(SPEEDUP_RATE)
@@ -153,7 +176,7 @@ class AdaptiveSpeculation:
         size = num_rows.bit_length()
         habit = self._habits.setdefault((target.join_index, size), Habit())
         most = min(self._most, max(one.most for one in candidates))
-        scores, hopes = self._scores(outlook, target, size, most, costs)
+        scores, hopes = self._scores(outlook, habit, target, most, costs)
         habit.plain_rate = scores[0] / num_rows
         chosen = _decide(habit, scores, hopes)
         self._predicted.update(scores[chosen] / scores[0])
@@ -165,16 +188,16 @@ class AdaptiveSpeculation:
         return RoundPlan(counts, outlook.forecast((size, chosen), counts))
 
     def _scores(
-        self, outlook: Outlook, target: Worker, size: int, most: int, costs: Costs
+        self, outlook: Outlook, habit: Habit, target: Worker, most: int, costs: Costs
     ) -> tuple[list[float], list[float]]:
         """Tokens per second of every K up to `most`: as expected, and at the best it may be."""
         scores: list[float] = []
         hopes: list[float] = []
         doubt = self._pool.doubt
         for k in range(most + 1):
-            rate = self._correction(target, (size, k), costs) / outlook.cycle(k)
+            rate = habit.correction(k, target, costs) / outlook.cycle(k)
             scores.append(outlook.tokens(k) * rate)
-            optimism = 1 + OPTIMISM / (1 + self._num_tries(target, size, k))
+            optimism = 1 + OPTIMISM / (1 + habit.num_tries(k))
             hopes.append(outlook.tokens(k, doubt) * rate * optimism)
         return scores, hopes
 
@@ -204,42 +227,10 @@ class AdaptiveSpeculation:
         seconds = group.draft_seconds + cost.elapsed_seconds - cost.queued_seconds
         size, number = group.forecast.arm
         brought = Brought(num_rows, tokens, predicted, seconds)
-        arm = self._arms.setdefault((batch.worker.join_index, size, number), Arm())
-        arm.note(brought, group.forecast)
-        self._measure(batch.worker, size, brought)
-
-    def _measure(self, target: Worker, size: int, brought: Brought) -> None:
-        """Compare a round with what plain decoding brings, as far as that is known."""
-        habit = self._habits.get((target.join_index, size))
-        if habit is not None and habit.plain_rate > 0 and brought.seconds > 0:
-            rate = brought.tokens / brought.num_rows / brought.seconds
-            self._measured.update(rate / habit.plain_rate)
-
-    def _correction(self, target: Worker, arm: tuple[int, int], costs: Costs) -> float:
-        """What a K brings over its prediction; of one never tried: as slow as the nearest tried."""
-        own = self._arms.get((target.join_index, *arm))
-        near = self._nearest(target, arm)
-        slowness = near.slowness(target, costs) if near else 1.0
-        fruitfulness = 1.0
-        if own is not None:
-            trust = own.num_rounds / (own.num_rounds + TRUST_ROUNDS)
-            slowness += trust * (own.slowness(target, costs) - slowness)
-            trust = own.num_rows / (own.num_rows + TRUST_ROWS)
-            fruitfulness += trust * (own.fruitfulness - fruitfulness)
-        return fruitfulness / max(slowness, LEAST_SLOWNESS)
-
-    def _num_tries(self, target: Worker, size: int, num_drafts: int) -> float:
-        arm = self._arms.get((target.join_index, size, num_drafts))
-        return 0.0 if arm is None else arm.num_rounds
-
-    def _nearest(self, target: Worker, arm: tuple[int, int]) -> Arm | None:
-        size, number = arm
-        tried = [
-            (abs(key[2] - number), key[2])
-            for key in self._arms
-            if key[:2] == (target.join_index, size) and key[2] != number
-        ]
-        return self._arms[target.join_index, size, min(tried)[1]] if tried else None
+        habit = self._habits[batch.worker.join_index, size]
+        habit.arms.setdefault(number, Arm()).note(brought, group.forecast)
+        if habit.plain_rate > 0 and seconds > 0:
+            self._measured.update(tokens / num_rows / seconds / habit.plain_rate)
 
 
 def _decide(habit: Habit, scores: Sequence[float], hopes: Sequence[float]) -> int:

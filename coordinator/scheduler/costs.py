@@ -15,8 +15,11 @@ from coordinator.scheduler.events import PassCost
 from coordinator.scheduler.limits import SchedulerLimits
 from coordinator.scheduler.passes import (
     CONTEXT_UNIT,
+    FED_TO_DRAFT,
+    FED_TO_TARGET,
     PassCosts,
     draft_features,
+    usual_draft_features,
     verify_features,
 )
 from coordinator.scheduler.rows import Batch, Worker
@@ -30,8 +33,7 @@ MIXED_STRETCH = 3.0
 """How many times as long a pass may take for prefill that joins it."""
 FIRST_BUDGET = 128
 LEAST_BUDGET = 16
-FED_FEATURE = {Role.TARGET: 2, Role.DRAFT: 3}
-"""Which feature of a pass counts the tokens fed."""
+FED_FEATURE = {Role.TARGET: FED_TO_TARGET, Role.DRAFT: FED_TO_DRAFT}
 MORE_GROUPS = 2
 """Groups tried beyond the fewest that hold all rows."""
 GROUPS_MARGIN = 0.95
@@ -248,7 +250,7 @@ class Costs(PassCosts):
         draft, wire = 0.0, self.wire_seconds(target)
         if drafts:
             proposed = size * (shape.tokens_per_row.value - 1)
-            features = (1.0, shape.num_steps.value, proposed, 2 * size)
+            features = usual_draft_features(size, shape.num_steps.value, proposed)
             draft = max(self.seconds(worker, features) for worker in drafts)
             wire += max(self.wire_seconds(worker) for worker in drafts)
         return RoundSeconds(verify, draft, wire)

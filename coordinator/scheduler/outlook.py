@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from coordinator.scheduler import acceptance
 from coordinator.scheduler.acceptance import AcceptancePool
 from coordinator.scheduler.costs import Costs, RoundSeconds
-from coordinator.scheduler.passes import CONTEXT_UNIT
+from coordinator.scheduler.passes import (
+    CONTEXT_UNIT,
+    FED_TO_TARGET,
+    PROPOSED,
+    usual_draft_features,
+)
 from coordinator.scheduler.rows import Forecast, Worker
 from coordinator.scheduler.speculation import Candidate
-
-TOKENS_FED = 2
-TOKENS_PROPOSED = 2
-"""Places among the features of a verify and of a draft (see `passes`)."""
 
 
 class Outlook:
@@ -75,10 +76,9 @@ class Outlook:
 
         One token more is worth its chance of being right; it costs its share of both passes.
         """
-        price = tokens_per_second * self._costs.marginal_seconds(self._target, TOKENS_FED)
+        price = tokens_per_second * self._costs.marginal_seconds(self._target, FED_TO_TARGET)
         prices = {
-            worker: price
-            + tokens_per_second * self._costs.marginal_seconds(worker, TOKENS_PROPOSED)
+            worker: price + tokens_per_second * self._costs.marginal_seconds(worker, PROPOSED)
             for worker in self._num_drafting
         }
         return tuple(
@@ -110,7 +110,7 @@ class Outlook:
     def draft_features(self, worker: Worker, num_drafts: int) -> tuple[float, ...]:
         """One, passes, tokens proposed, tokens fed: what is usual, two a row."""
         num_rows = self._num_drafting[worker]
-        return (1.0, num_drafts, num_drafts * num_rows, 2.0 * num_rows)
+        return usual_draft_features(num_rows, num_drafts, num_drafts * num_rows)
 
 
 def _worthwhile(level: int, most: int, price: float) -> int:

@@ -16,6 +16,9 @@ from coordinator.scheduler.rows import Batch, Worker
 CONTEXT_UNIT = 1024
 """Context is counted in this many tokens, so that weights are of like size."""
 NUM_FEATURES = 4
+FED_TO_TARGET, FED_TO_DRAFT = 2, 3
+PROPOSED = 2
+"""Places of tokens fed and of tokens proposed among the features of a pass."""
 MOST_CROWDED = 4.0
 """A pass that takes more than this many times as long is slow for another reason."""
 LEAST_SEEN = 4
@@ -101,6 +104,13 @@ def verify_features(orders: Sequence[VerifyOrder]) -> tuple[float, ...]:
     tokens = sum(order.end - order.start + order.num_draft_tokens for order in orders)
     context = sum(order.end for order in orders) / CONTEXT_UNIT
     return (1.0, float(len(orders)), float(tokens), context)
+
+
+def usual_draft_features(
+    num_rows: float, num_steps: float, num_proposed: float
+) -> tuple[float, ...]:
+    """As `draft_features`, for rows that lack what is usual after a round: two tokens each."""
+    return (1.0, num_steps, num_proposed, 2.0 * num_rows)
 
 
 def draft_features(orders: Sequence[DraftOrder]) -> tuple[float, ...]:

@@ -70,8 +70,22 @@ class SpeculationRule(Protocol):
         ...
 
 
+class SetSpeculation:
+    """What rules share that follow a setting and nothing else."""
+
+    __slots__ = ()
+
+    @property
+    def speedup(self) -> Speedup:
+        """Nothing is measured."""
+        return Speedup()
+
+    def learn(self, batch: Batch, outcomes: Sequence[VerifyOutcome], cost: PassCost | None) -> None:
+        """Nothing to learn."""
+
+
 @dataclass(frozen=True, slots=True)
-class FixedSpeculation:
+class FixedSpeculation(SetSpeculation):
     """The same number for every row and round."""
 
     num_tokens: int
@@ -80,11 +94,6 @@ class FixedSpeculation:
     def text(self) -> str:
         """The number."""
         return str(self.num_tokens)
-
-    @property
-    def speedup(self) -> Speedup:
-        """Nothing is measured."""
-        return Speedup()
 
     def plan(
         self,
@@ -96,12 +105,9 @@ class FixedSpeculation:
         """The fixed number."""
         return RoundPlan(tuple(min(self.num_tokens, one.most) for one in candidates))
 
-    def learn(self, batch: Batch, outcomes: Sequence[VerifyOutcome], cost: PassCost | None) -> None:
-        """Nothing to learn."""
-
 
 @dataclass(frozen=True, slots=True)
-class TableSpeculation:
+class TableSpeculation(SetSpeculation):
     """A number by rows in the round, as vLLM's `num_speculative_tokens_per_batch_size`.
 
     `ranges`: (from rows, to rows, K), both ends included, rising without overlap; 0 outside them.
@@ -114,11 +120,6 @@ class TableSpeculation:
         """The table as JSON."""
         return "[" + ",".join(f"[{low},{high},{number}]" for low, high, number in self.ranges) + "]"
 
-    @property
-    def speedup(self) -> Speedup:
-        """Nothing is measured."""
-        return Speedup()
-
     def plan(
         self,
         target: Worker,  # noqa: ARG002
@@ -129,9 +130,6 @@ class TableSpeculation:
         """The number of the range that `num_rows` is in."""
         number = next((k for low, high, k in self.ranges if low <= num_rows <= high), 0)
         return RoundPlan(tuple(min(number, one.most) for one in candidates))
-
-    def learn(self, batch: Batch, outcomes: Sequence[VerifyOutcome], cost: PassCost | None) -> None:
-        """Nothing to learn."""
 
 
 def most_drafts(row: Row, worker: Worker | None) -> int:

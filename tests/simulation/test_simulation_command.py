@@ -55,7 +55,6 @@ def test_json_goes_to_stdout_alone():
 
 @pytest.mark.parametrize(("suffix", "head"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
 def test_a_picture_is_drawn(tmp_path, suffix, head):
-    pytest.importorskip("matplotlib")
     path = tmp_path / f"figures{suffix}"
     result = simulate("--targets", "1,2", "--plot", str(path))
     assert result.exit_code == 0, result.output
