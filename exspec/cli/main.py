@@ -16,6 +16,7 @@ from exspec.cli.serve import serve_app
 from exspec.cli.status import status
 from exspec.cli.up import up
 from exspec.cli.version import version
+from exspec.cli.watch import watch
 
 app = typer.Typer(
     name="exspec",
@@ -28,6 +29,7 @@ app.command()(up)
 app.add_typer(serve_app, name="serve")
 app.command()(generate)
 app.command()(status)
+app.command()(watch)
 app.command()(health)
 app.command()(doctor)
 app.command()(demo)
