@@ -53,7 +53,9 @@ class ServiceSettings(BaseSettings):
     )
     log_format: Literal["text", "json"] = Field("text", description="How log lines look.")
     port_file: str = Field(
-        "", description="File to write the address listened on to, once it is known; empty: none."
+        "",
+        description="File to write the address listened on to, once it is known; a second port's "
+        "goes on a second line. Empty: none.",
     )
 
     @model_validator(mode="after")
