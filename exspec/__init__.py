@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from exspec.core.acceptance import FinishReason
     from exspec.core.errors import (
+        AuthenticationError,
         CallerError,
         CapacityError,
         ContextLengthError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         InvalidRequestError,
         ModelNotFoundError,
         PeerError,
+        PermissionDeniedError,
         ProtocolError,
         QueueFullError,
         RequestCancelledError,
@@ -48,6 +50,7 @@ __all__ = [
     "AsyncBatchStream",
     "AsyncClient",
     "AsyncGenerationStream",
+    "AuthenticationError",
     "BatchStream",
     "CallerError",
     "CapacityError",
@@ -67,6 +70,7 @@ __all__ = [
     "InvalidRequestError",
     "ModelNotFoundError",
     "PeerError",
+    "PermissionDeniedError",
     "ProtocolError",
     "QueueFullError",
     "RequestCancelledError",
