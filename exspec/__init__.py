@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         GenerationResult,
         GenerationStream,
         ServedModel,
+        TlsConfig,
         Tokenization,
     )
     from exspec.core.acceptance import FinishReason
@@ -76,6 +77,7 @@ __all__ = [
     "RequestCancelledError",
     "ServedModel",
     "Started",
+    "TlsConfig",
     "Tokenization",
     "UnavailableError",
     "UnsupportedModelError",
