@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from exspec.cli.common import DEFAULT_ADDRESS, Address, open_console, tells_errors
+from exspec.cli.common import open_console, tells_errors
+from exspec.cli.connect import Connect, connects
 from exspec.cli.watch_lines import Look, Readiness, Welcome, live_line
 from exspec.core.errors import DeadlineExceededError, UnavailableError
 from exspec.runtime.clock import monotonic
@@ -31,11 +32,20 @@ POLL_SECONDS = 0.5
 
 Interval = Annotated[float, typer.Option(min=0.1, help="Seconds between two lines.")]
 StartSeconds = Annotated[
-    float, typer.Option(min=0, help="Seconds the cluster gets until it is ready at first.")
+    float,
+    typer.Option(
+        min=0,
+        envvar="EXSPEC_START_SECONDS",
+        help="Seconds the cluster gets until it is ready at first.",
+    ),
 ]
 LostSeconds = Annotated[
     float,
-    typer.Option(min=0, help="Seconds it may be unreachable or not ready later on."),
+    typer.Option(
+        min=0,
+        envvar="EXSPEC_LOST_SECONDS",
+        help="Seconds it may be unreachable or not ready later on.",
+    ),
 ]
 PublicAddress = Annotated[
     str,
@@ -57,8 +67,9 @@ ExampleIntro = Annotated[
 
 
 @tells_errors
+@connects
 def watch(
-    address: Address = DEFAULT_ADDRESS,
+    connect: Connect,
     interval: Interval = 5.0,
     start_seconds: StartSeconds = 600.0,
     lost_seconds: LostSeconds = 30.0,
@@ -67,12 +78,15 @@ def watch(
     example_intro: ExampleIntro = "",
 ) -> None:
     """Wait for a cluster, show how to use it and how it does. Exit code 1 once it fails."""
-    from exspec.client import Client
-
-    welcome = Welcome(public_address or address, example_ca_certs, intro=example_intro)
+    welcome = Welcome(
+        address=public_address or connect.address,
+        ca_file=example_ca_certs,
+        needs_key=bool(connect.api_key),
+        intro=example_intro,
+    )
     readiness = Readiness(start_seconds, lost_seconds, monotonic())
     stop = _stop_on_signals()
-    with Client(address, max_retries=0) as client, _open_screen() as screen:
+    with connect.client(max_retries=0) as client, _open_screen() as screen:
         _Watcher(client, screen, readiness, welcome).run(stop, interval)
 
 
