@@ -29,6 +29,9 @@ async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
         ExspecError: the port was refused.
     """
     from coordinator.parts import SERVICE_NAMES, build
+    from coordinator.progress import PROGRESS_SECONDS, ProgressLog
+    from exspec.runtime.metrics import metrics_served
+    from exspec.runtime.periodic import repeat_every
     from exspec.wire.channel import MAX_REQUEST_BYTES
     from exspec.wire.process import stop_event, write_port_file
     from exspec.wire.server import RpcServer
@@ -40,13 +43,16 @@ async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
     parts.add_to(server.grpc_server)
     await server.start()
     logger.info("coordinator.listening address=%s policy=%s", bound, settings.policy)
+    progress = ProgressLog(parts.view.pools, monotonic)
     tasks = [
         asyncio.create_task(parts.service.run()),
         asyncio.create_task(_keep_health(server, parts)),
+        asyncio.create_task(repeat_every(PROGRESS_SECONDS, progress.write)),
     ]
     try:
-        write_port_file(settings.port_file, bound)
-        await stopping.wait()
+        async with metrics_served(settings, parts.view.metrics, parts.view.samples):
+            write_port_file(settings.port_file, bound)
+            await stopping.wait()
     finally:
         await server.stop(settings.grace_seconds)
         for task in tasks:

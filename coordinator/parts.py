@@ -64,7 +64,7 @@ def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> 
         speculation=speculation_rule(settings.num_speculative_tokens),
     )
     accounting = Accounting(clock)
-    ledger = Ledger(clock)
+    ledger = Ledger(clock, accounting.measures.note_completed)
     pool = WorkerPool(limits, clock)
     recorder = None if trace is None else Recorder(scheduler, trace)
     timing = Timing(clock, asyncio.get_running_loop().call_later)

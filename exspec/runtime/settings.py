@@ -34,6 +34,19 @@ class ServiceSettings(BaseSettings):
         default=False,
         description="Listen in plain text beyond loopback: whoever reaches the port can use it.",
     )
+    ssl_certfile: str = Field("", description="PEM file with this service's certificate.")
+    ssl_keyfile: str = Field("", description="PEM file with the key of --ssl-certfile.")
+    ssl_ca_certs: str = Field(
+        "", description="PEM file with the authorities that peers' certificates must be signed by."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address to serve metrics on.")
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port for Prometheus (HTTP; HTTPS with client certificates if TLS files are "
+        "given); 0 takes a free one. Default: none.",
+    )
     grace_seconds: float = Field(
         10.0, ge=0, description="Seconds that running calls get when the process is told to stop."
     )

@@ -18,7 +18,10 @@ import grpc.aio
 from exspec.core.cluster import WorkerInfo
 from exspec.core.errors import ExspecError
 from exspec.core.ids import Role, WorkerId
+from exspec.core.metrics import Samples
+from exspec.runtime.metrics import metrics_served
 from exspec.runtime.settings import WorkerSettings
+from exspec.runtime.worker_metrics import METRICS, WorkerFigures, WorkerMeasures
 from exspec.runtime.worker_thread import WorkerThread
 from exspec.wire.process import stop_event, write_port_file
 from exspec.wire.registration import Registration
@@ -50,6 +53,16 @@ class WorkerRole(Protocol):
     @property
     def service_name(self) -> str:
         """Full name of the gRPC service, for health and reflection."""
+        ...
+
+    @property
+    def measures(self) -> WorkerMeasures:
+        """What was served so far; read after `add_to`."""
+        ...
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences held now; read on the event loop while the worker thread changes it."""
         ...
 
     def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
@@ -93,20 +106,38 @@ async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSetti
     bound = server.bind(settings.host, settings.port, allow_insecure=settings.allow_insecure_bind)
     thread = WorkerThread(identity.role.value)
     role.add_to(server.grpc_server, thread)
+    shown = _Shown(role, identity.role)
     await server.start()
     try:
-        write_port_file(settings.port_file, bound)
-        if not await _unless_stopped(asyncio.create_task(thread.run(role.load)), stopping):
-            return Ending.WHILE_LOADING
-        await server.set_ready(is_ready=True)
-        worker = role.describe(settings.advertise or reachable_address(bound))
-        logger.info("worker.ready worker=%s address=%s", identity.worker_id, bound)
-        await _serve(Registration(settings.coordinator, worker), stopping)
+        async with metrics_served(settings, METRICS, shown.samples):
+            write_port_file(settings.port_file, bound)
+            if not await _unless_stopped(asyncio.create_task(thread.run(role.load)), stopping):
+                return Ending.WHILE_LOADING
+            await server.set_ready(is_ready=True)
+            worker = role.describe(settings.advertise or reachable_address(bound))
+            shown.worker = worker
+            logger.info("worker.ready worker=%s address=%s", identity.worker_id, bound)
+            await _serve(Registration(settings.coordinator, worker), stopping)
     finally:
         await server.stop(settings.grace_seconds)
     thread.close()
     logger.info("worker.stopped worker=%s", identity.worker_id)
     return Ending.DRAINED
+
+
+class _Shown:
+    """What metrics show of the worker; `worker` is None while it loads."""
+
+    def __init__(self, role: WorkerRole, kind: Role) -> None:
+        self._role = role
+        self._kind = kind
+        self.worker: WorkerInfo | None = None
+
+    def samples(self) -> Samples:
+        figures = None
+        if self.worker is not None:
+            figures = WorkerFigures(self.worker, self._role.num_sequences)
+        return self._role.measures.samples(self._kind, figures)
 
 
 async def _unless_stopped(task: asyncio.Task[None], stopping: asyncio.Event) -> bool:
