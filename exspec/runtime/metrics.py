@@ -70,10 +70,10 @@ async def metrics_served(
         yield ""
         return
     _require_closed(settings)
-    from exspec.runtime.metrics_http import MetricsServer, server_context
+    from exspec.runtime.metrics_http import MetricsServer, secured_by
 
     board = SnapshotBoard(metrics, monotonic)
-    server = MetricsServer(board, server_context(settings))
+    server = MetricsServer(board, secured_by(settings))
     address = server.listen(settings.metrics_host, settings.metrics_port)
     logger.info("metrics.listening address=%s", address)
     publishing = asyncio.create_task(

@@ -12,7 +12,8 @@ import socketserver
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -36,7 +37,11 @@ CLIENT_SECONDS = 10.0
 """How long a client may say nothing."""
 
 
-def server_context(settings: ServiceSettings) -> ssl.SSLContext | None:
+Secure = Callable[[], ssl.SSLContext]
+"""Reads the TLS files again for every connection: renewed certificates need no restart."""
+
+
+def secured_by(settings: ServiceSettings) -> Secure | None:
     """TLS as the service itself has it, clients' certificates required; None in plain text.
 
     Raises:
@@ -44,30 +49,37 @@ def server_context(settings: ServiceSettings) -> ssl.SSLContext | None:
     """
     if not settings.ssl_certfile:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    secure = partial(
+        _server_context, settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_ca_certs
+    )
     try:
-        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile or None)
-        if settings.ssl_ca_certs:
-            context.load_verify_locations(settings.ssl_ca_certs)
-            context.verify_mode = ssl.CERT_REQUIRED
+        secure()
     except OSError as error:
         raise InvalidRequestError(
             f"--ssl-certfile, --ssl-keyfile, --ssl-ca-certs: not usable for metrics: {error}",
             field="ssl_certfile",
         ) from error
+    return secure
+
+
+def _server_context(certfile: str, keyfile: str, ca_certs: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca_certs or None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certfile, keyfile or None)
+    if ca_certs:
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 class MetricsServer:
     """Answers scrapes on threads of its own, from the board's latest snapshot."""
 
-    def __init__(self, board: SnapshotBoard, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, board: SnapshotBoard, secure: Secure | None) -> None:
         registry = CollectorRegistry()
         registry.register(_SnapshotCollector(board))
         ProcessCollector(registry=registry)
         self._app = make_wsgi_app(registry)
-        self._tls = tls
+        self._secure = secure
         self._server: _Server | None = None
 
     def listen(self, host: str, port: int) -> str:
@@ -77,7 +89,7 @@ class MetricsServer:
             UnavailableError: the port is in use, or not ours to take.
         """
         try:
-            server = _Server(host, port, self._tls)
+            server = _Server(host, port, self._secure)
         except OSError as error:
             raise UnavailableError(
                 f"cannot serve metrics on {join_address(host, port)} (--metrics-host, "
@@ -142,10 +154,10 @@ class _Server(ThreadingWSGIServer):
 
     allow_reuse_port = False  # else a second process shares the port and takes half the scrapes
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, host: str, port: int, secure: Secure | None) -> None:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         self.address_family, *_, address = found[0]
-        self._tls = tls
+        self._secure = secure
         super().__init__((str(address[0]), port), _Handler)
 
     def server_bind(self) -> None:
@@ -154,14 +166,14 @@ class _Server(ThreadingWSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
-    def get_request(self) -> tuple[socket.socket, Any]:
-        connection, address = super().get_request()
-        if self._tls is not None:
-            connection.settimeout(CLIENT_SECONDS)
-            connection = self._tls.wrap_socket(
-                connection, server_side=True, do_handshake_on_connect=False
-            )
-        return connection, address
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """On the connection's thread."""
+        if self._secure is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(CLIENT_SECONDS)
+        with self._secure().wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002
         """A client without a good certificate, or one that left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import socket
 import threading
 import urllib.error
@@ -203,6 +204,18 @@ async def test_a_client_that_says_nothing_keeps_nobody_out(authority):
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port))), socket.create_connection((host, port)):
             assert await scrape(address, good)
+
+
+async def test_renewed_certificates_need_no_restart(authority, tmp_path):
+    renewed = Authority(tmp_path, "renewed")
+    settings = _tls(authority)
+    async with metrics_served(settings, ALL, tuple) as address:
+        assert await scrape(address, authority.client_context(authority.issue("old")))
+        identity = renewed.issue("next")
+        shutil.copy(renewed.ca_certs, settings.ssl_ca_certs)
+        shutil.copy(identity.certfile, settings.ssl_certfile)
+        shutil.copy(identity.keyfile, settings.ssl_keyfile)
+        assert await scrape(address, renewed.client_context(renewed.issue("new")))
 
 
 async def test_a_certificate_that_cannot_be_read_is_told_with_the_settings_name(authority):
