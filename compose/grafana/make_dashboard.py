@@ -277,7 +277,7 @@ ROUNDS = Row(
         Panel(
             "Pass time by role",
             "A batch with rows, on the workers' own clocks.",
-            quantiles("exspec_worker_pass_seconds", "role"),
+            quantiles("exspec_worker_pass_seconds", "role", ""),
             unit="s",
         ),
     ),
@@ -316,7 +316,7 @@ WORKERS = Row(
             "Sequences a worker holds, of those it can.",
             (
                 Query(
-                    ratio(f"exspec_worker_sequences{HERE}", f"exspec_worker_slots{HERE}"),
+                    ratio("exspec_worker_sequences", "exspec_worker_slots"),
                     "{{role}} {{instance}}",
                 ),
             ),
@@ -327,7 +327,12 @@ WORKERS = Row(
         Panel(
             "Tokens fed / s",
             "Through each worker's model.",
-            (Query(rate("exspec_worker_tokens_total", "role, instance"), "{{role}} {{instance}}"),),
+            (
+                Query(
+                    rate("exspec_worker_tokens_total", "role, instance", ""),
+                    "{{role}} {{instance}}",
+                ),
+            ),
             width=6,
         ),
         Panel(
@@ -338,7 +343,7 @@ WORKERS = Row(
                     rate(
                         "exspec_worker_phase_seconds_total",
                         "role, instance",
-                        '{phase!="queue", model_name=~"$model_name"}',
+                        '{phase!="queue"}',
                     ),
                     "{{role}} {{instance}}",
                 ),
@@ -351,7 +356,7 @@ WORKERS = Row(
             "Resident, of each process; and what is preallocated for KV.",
             (
                 Query('process_resident_memory_bytes{job=~"exspec-.*"}', "{{job}} {{instance}}"),
-                Query(f"exspec_worker_kv_bytes{HERE}", "KV {{role}} {{instance}}"),
+                Query("exspec_worker_kv_bytes", "KV {{role}} {{instance}}"),
             ),
             unit="bytes",
             width=6,

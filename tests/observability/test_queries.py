@@ -149,6 +149,14 @@ def test_a_stale_dashboard_is_told(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "exspec.json").read_text() == DASHBOARD.read_text()
 
 
+def test_the_document_lists_the_metrics_that_there_are():
+    """Else: python docs/make_metrics.py"""
+    script = runpy.run_path(str(COMPOSE.parent / "docs" / "make_metrics.py"))
+    assert script["main"](["--check"]) == 0
+    text = script["document"]()
+    assert all(f"| `{metric.name}` |" in text for metric in OURS.values())
+
+
 def test_panels_fill_the_grid_without_overlap():
     taken: dict[tuple[int, int], str] = {}
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
