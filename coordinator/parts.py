@@ -23,12 +23,12 @@ from coordinator.servicer import AdminServicer, GenerationServicer, RegistryServ
 from coordinator.settings import CoordinatorSettings
 from exspec.runtime.clock import Clock
 from exspec.v1 import generation_pb2_grpc, registry_pb2_grpc
+from exspec.wire.tls import TlsConfig
 
-SERVICE_NAMES = (
-    "exspec.v1.GenerationService",
-    "exspec.v1.RegistryService",
-    "exspec.v1.AdminService",
-)
+GENERATION_SERVICE = "exspec.v1.GenerationService"
+REGISTRY_SERVICE = "exspec.v1.RegistryService"
+ADMIN_SERVICE = "exspec.v1.AdminService"
+SERVICE_NAMES = (GENERATION_SERVICE, REGISTRY_SERVICE, ADMIN_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,38 @@ class Parts:
     readiness_changed: asyncio.Event
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Add the services."""
+        """Add all services, for a coordinator with one port."""
+        self.add_generation_to(server)
+        self.add_registry_to(server)
+        self.add_admin_to(server)
+
+    def add_generation_to(self, server: grpc.aio.Server) -> None:
+        """Add what clients call."""
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
             GenerationServicer(self.service, self.pool), server
         )
+
+    def add_registry_to(self, server: grpc.aio.Server) -> None:
+        """Add what workers call."""
         registry_pb2_grpc.add_RegistryServiceServicer_to_server(
             RegistryServicer(self.pool, self.limits), server
         )
+
+    def add_admin_to(self, server: grpc.aio.Server) -> None:
+        """Add what operators call."""
         registry_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(self.view), server)
 
 
-def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> Parts:
-    """Put a coordinator together; must run inside the event loop that will run it."""
+def build(
+    settings: CoordinatorSettings,
+    clock: Clock,
+    trace: TextIO | None,
+    worker_tls: TlsConfig | None = None,
+) -> Parts:
+    """Put a coordinator together; must run inside the event loop that will run it.
+
+    `worker_tls` is how workers are connected to; None is plain text.
+    """
     limits = PoolLimits(
         settings.lease_seconds, settings.draft_timeout_seconds, settings.target_timeout_seconds
     )
@@ -65,7 +85,7 @@ def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> 
     )
     accounting = Accounting(clock)
     ledger = Ledger(clock, accounting.measures.note_completed)
-    pool = WorkerPool(limits, clock)
+    pool = WorkerPool(limits, clock, worker_tls)
     recorder = None if trace is None else Recorder(scheduler, trace)
     timing = Timing(clock, asyncio.get_running_loop().call_later)
     driver = Driver(scheduler, ledger, accounting, pool, timing, recorder)

@@ -33,6 +33,7 @@ from exspec.core.models import misfit
 from exspec.runtime.clock import Clock
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.convert_model import tokenizer_from_message
+from exspec.wire.tls import TlsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,11 @@ logger = logging.getLogger(__name__)
 class WorkerPool:
     """Owns the registered workers. `attach` the driver before the first registration."""
 
-    def __init__(self, limits: PoolLimits, clock: Clock) -> None:
+    def __init__(
+        self, limits: PoolLimits, clock: Clock, worker_tls: TlsConfig | None = None
+    ) -> None:
         self._limits = limits
+        self._worker_tls = worker_tls
         self._clock = clock
         self._members: dict[WorkerId, Member] = {}
         self._memory = Memory()
@@ -230,11 +234,10 @@ class WorkerPool:
         member.link_task = asyncio.create_task(member.link.run())
 
     def _link_kind(self, role: Role) -> LinkKind:
+        limits, tls = self._limits, self._worker_tls
         if role is Role.TARGET:
-            return LinkKind(
-                exchange_verifies, release_verifies, self._limits.target_timeout_seconds
-            )
-        return LinkKind(exchange_drafts, release_drafts, self._limits.draft_timeout_seconds)
+            return LinkKind(exchange_verifies, release_verifies, limits.target_timeout_seconds, tls)
+        return LinkKind(exchange_drafts, release_drafts, limits.draft_timeout_seconds, tls)
 
     async def _define_model(self, member: Member, channel: grpc.aio.Channel) -> None:
         """The first target that answers says what the cluster serves."""

@@ -88,17 +88,11 @@ async def metrics_served(
 
 
 def _require_closed(settings: ServiceSettings) -> None:
-    """Beyond loopback only whom our CA vouches for may look, unless that is said."""
-    if settings.allow_insecure_bind or is_loopback(settings.metrics_host):
-        return
-    if not settings.ssl_certfile:
-        problem = "would be in plain text; give the TLS files"
-    elif not settings.ssl_ca_certs:
-        problem = "would be open to everybody; give --ssl-ca-certs"
-    else:
+    """Beyond loopback only whom our authority has signed may look, unless that is said."""
+    if settings.has_tls or settings.allow_insecure_bind or is_loopback(settings.metrics_host):
         return
     raise InvalidRequestError(
-        f"--metrics-host {settings.metrics_host!r} is beyond loopback and the port {problem}, or "
-        "pass --allow-insecure-bind if that is what you want",
+        f"--metrics-host {settings.metrics_host!r} is beyond loopback and the port would be in "
+        "plain text; give the TLS files, or pass --allow-insecure-bind if that is what you want",
         field="metrics_host",
     )

@@ -47,7 +47,7 @@ def secured_by(settings: ServiceSettings) -> Secure | None:
     Raises:
         InvalidRequestError: a file cannot be used.
     """
-    if not settings.ssl_certfile:
+    if not settings.has_tls:
         return None
     secure = partial(
         _server_context, settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_ca_certs
@@ -63,11 +63,10 @@ def secured_by(settings: ServiceSettings) -> Secure | None:
 
 
 def _server_context(certfile: str, keyfile: str, ca_certs: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca_certs or None)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca_certs)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certfile, keyfile or None)
-    if ca_certs:
-        context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(certfile, keyfile)
+    context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 

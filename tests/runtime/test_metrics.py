@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import socket
+import ssl
 import threading
 import urllib.error
+from datetime import timedelta
 from http.client import HTTPException
+from pathlib import Path
 
 import pytest
-from authority import Authority
 from scraping import fetch, parse, scrape, series
 
+from exspec.certs.authority import Validity
+from exspec.certs.folder import make_certificates
 from exspec.core.errors import InvalidRequestError, UnavailableError
 from exspec.core.metrics import Histogram, Metric, MetricKind, Sample
 from exspec.runtime import metrics
+from exspec.runtime.clock import now
 from exspec.runtime.metrics import SnapshotBoard, metrics_served
 from exspec.runtime.metrics_http import MetricsServer
 from exspec.runtime.settings import ServiceSettings
@@ -160,66 +164,99 @@ async def test_plain_text_beyond_loopback_must_be_wanted():
         assert await scrape(address.replace("0.0.0.0", "127.0.0.1"))
 
 
+class _Certificates:
+    """A folder as `exspec certs` makes it: an authority and the roles it has signed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.renew()
+
+    def renew(self) -> None:
+        """A new authority, over the old files."""
+        today = now()
+        validity = Validity(today - timedelta(hours=1), today + timedelta(days=1))
+        make_certificates(self.folder, (), validity, may_overwrite=True)
+
+    def file(self, name: str) -> str:
+        return str(self.folder / f"{name}.pem")
+
+    def settings(self, role: str = "coordinator", **values) -> ServiceSettings:
+        """Of a service with the role's certificate."""
+        files = {
+            "ssl_certfile": self.file(role),
+            "ssl_keyfile": self.file(f"{role}-key"),
+            "ssl_ca_certs": self.file("ca"),
+        }
+        return _settings(**(files | values))
+
+    def client(self, shown: _Certificates | None = None) -> ssl.SSLContext:
+        """Trusts this authority, and shows an operator's certificate if there is one."""
+        context = ssl.create_default_context(cafile=self.file("ca"))
+        if shown is not None:
+            context.load_cert_chain(shown.file("operator"), shown.file("operator-key"))
+        return context
+
+
 @pytest.fixture
-def authority(tmp_path):
-    return Authority(tmp_path, "ca")
+def certificates(tmp_path):
+    return _Certificates(tmp_path / "ours")
 
 
-def _tls(authority: Authority, **values) -> ServiceSettings:
-    identity = authority.issue("service")
-    files = {"ssl_certfile": str(identity.certfile), "ssl_keyfile": str(identity.keyfile)}
-    return _settings(**(files | {"ssl_ca_certs": str(authority.ca_certs)} | values))
-
-
-async def test_tls_beyond_loopback_needs_an_authority_for_clients(authority):
-    settings = _tls(authority, ssl_ca_certs="", metrics_host="0.0.0.0")
-    with pytest.raises(InvalidRequestError, match="--ssl-ca-certs"):
-        async with metrics_served(settings, ALL, tuple):
-            pass
-
-
-async def test_with_tls_only_our_own_may_look(authority, tmp_path, caplog):
-    good = authority.client_context(authority.issue("operator"))
-    other = Authority(tmp_path, "other")
-    async with metrics_served(_tls(authority, metrics_host="0.0.0.0"), ALL, tuple) as address:
+async def test_with_tls_only_our_own_may_look(certificates, tmp_path, caplog):
+    operator = certificates.client(certificates)
+    settings = certificates.settings(metrics_host="0.0.0.0")
+    async with metrics_served(settings, ALL, tuple) as address:
         address = address.replace("0.0.0.0", "127.0.0.1")
-        assert await scrape(address, good)
-        strangers = (
-            authority.client_context(),
-            authority.client_context(other.issue("stranger")),
-        )
-        for stranger in strangers:
+        assert await scrape(address, operator)
+        other = _Certificates(tmp_path / "others")
+        for stranger in (certificates.client(), certificates.client(other)):
             with pytest.raises(OSError):  # noqa: PT011 - the library's message, or a reset
                 await scrape(address, stranger)
         with pytest.raises((OSError, HTTPException)):
             await scrape(address)  # plain text to a TLS port
-        assert await scrape(address, good)
+        assert await scrape(address, operator)
     assert "metrics.refused client=127.0.0.1" in caplog.text
     assert "Traceback" not in caplog.text
 
 
-async def test_a_client_that_says_nothing_keeps_nobody_out(authority):
-    good = authority.client_context(authority.issue("operator"))
-    async with metrics_served(_tls(authority), ALL, tuple) as address:
+@pytest.mark.parametrize("role", ["coordinator", "worker"])
+async def test_a_scraper_can_check_the_role_whatever_the_address(certificates, role):
+    """As Prometheus does: DNS gives it addresses, and `server_name` the name to expect."""
+    operator = certificates.client(certificates)
+
+    def handshake(address: str, name: str) -> str:
+        host, _, port = address.rpartition(":")
+        with (
+            socket.create_connection((host, int(port))) as plain,
+            operator.wrap_socket(plain, server_hostname=name) as secured,
+        ):
+            secured.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            return secured.recv(64).decode()
+
+    async with metrics_served(certificates.settings(role), ALL, tuple) as address:
+        name = f"{role}.exspec.internal"
+        assert "200 OK" in await asyncio.to_thread(handshake, address, name)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.to_thread(handshake, address, "operator.exspec.internal")
+
+
+async def test_a_client_that_says_nothing_keeps_nobody_out(certificates):
+    operator = certificates.client(certificates)
+    async with metrics_served(certificates.settings(), ALL, tuple) as address:
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port))), socket.create_connection((host, port)):
-            assert await scrape(address, good)
+            assert await scrape(address, operator)
 
 
-async def test_renewed_certificates_need_no_restart(authority, tmp_path):
-    renewed = Authority(tmp_path, "renewed")
-    settings = _tls(authority)
-    async with metrics_served(settings, ALL, tuple) as address:
-        assert await scrape(address, authority.client_context(authority.issue("old")))
-        identity = renewed.issue("next")
-        shutil.copy(renewed.ca_certs, settings.ssl_ca_certs)
-        shutil.copy(identity.certfile, settings.ssl_certfile)
-        shutil.copy(identity.keyfile, settings.ssl_keyfile)
-        assert await scrape(address, renewed.client_context(renewed.issue("new")))
+async def test_renewed_certificates_need_no_restart(certificates):
+    async with metrics_served(certificates.settings(), ALL, tuple) as address:
+        assert await scrape(address, certificates.client(certificates))
+        certificates.renew()
+        assert await scrape(address, certificates.client(certificates))
 
 
-async def test_a_certificate_that_cannot_be_read_is_told_with_the_settings_name(authority):
-    settings = _tls(authority, ssl_certfile="/nonexistent/cert.pem")
+async def test_a_certificate_that_cannot_be_read_is_told_with_the_settings_name(certificates):
+    settings = certificates.settings(ssl_certfile="/nonexistent/cert.pem")
     with pytest.raises(InvalidRequestError, match="--ssl-certfile"):
         async with metrics_served(settings, ALL, tuple):
             pass
