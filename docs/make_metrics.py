@@ -22,8 +22,12 @@ INTRODUCTION = """\
 # Metrics
 
 Every service serves them for Prometheus with `--metrics-port`: HTTP on loopback; with TLS files
-HTTPS, for clients that show a certificate of the same authority. Figures are taken once a second.
-Durations are seconds on one process's own clock. Written by `docs/make_metrics.py`.
+HTTPS, for clients that show a certificate of the same authority. Workers are found by address, so
+expect the name of their role (`server_name: worker.exspec.internal`, as in
+[compose/prometheus/prometheus.yml](../compose/prometheus/prometheus.yml)).
+
+Figures are taken once a second. Durations are seconds on one process's own clock. Written by
+`docs/make_metrics.py`.
 
 Beside these every process shows Prometheus's own `process_*`.
 """
