@@ -29,8 +29,11 @@ async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
         ExspecError: the port was refused.
     """
     from coordinator.parts import build
+    from coordinator.progress import PROGRESS_SECONDS, ProgressLog
     from coordinator.servers import bind_ports
     from exspec.core.peer_roles import PeerRole
+    from exspec.runtime.metrics import metrics_served
+    from exspec.runtime.periodic import repeat_every
     from exspec.wire.process import stop_event, write_port_file
     from exspec.wire.tls import tls_files
 
@@ -45,13 +48,16 @@ async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
     logger.info(
         "coordinator.listening address=%s policy=%s", ",".join(ports.addresses), settings.policy
     )
+    progress = ProgressLog(parts.view.pools, monotonic)
     tasks = [
         asyncio.create_task(parts.service.run()),
         asyncio.create_task(_keep_health(ports, parts)),
+        asyncio.create_task(repeat_every(PROGRESS_SECONDS, progress.write)),
     ]
     try:
-        write_port_file(settings.port_file, "\n".join(ports.addresses))
-        await stopping.wait()
+        async with metrics_served(settings, parts.view.metrics, parts.view.samples):
+            write_port_file(settings.port_file, "\n".join(ports.addresses))
+            await stopping.wait()
     finally:
         await ports.stop(settings.grace_seconds)
         for task in tasks:

@@ -119,6 +119,7 @@ class Driver:
 
     def drain(self, worker_id: WorkerId) -> None:
         """A worker takes no new rows."""
+        self._accounting.note_draining(self.scheduler.rows_on(worker_id))
         self._handle(WorkerDraining(worker_id))
 
     def lose(self, worker_id: WorkerId) -> None:
@@ -130,6 +131,7 @@ class Driver:
                 self._accounting.note_draft_failure()
             else:
                 self._accounting.forget(entry.key.sequence_id for entry in batch.entries)
+        self._accounting.note_lost(self.scheduler.rows_on(worker_id))
         self._handle(WorkerLost(worker_id))
         for batch in lost:
             if isinstance(batch, VerifyBatch):

@@ -77,10 +77,13 @@ class _Cut:
 
 
 class Ledger:
-    """Owns the sequences that have not ended."""
+    """Owns the sequences that have not ended; `on_completed` hears of those that end well."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, on_completed: Callable[[Completed], None] = lambda _: None
+    ) -> None:
         self._clock = clock
+        self._on_completed = on_completed
         self._sequences: dict[SequenceId, _Sequence] = {}
 
     def __len__(self) -> int:
@@ -192,20 +195,18 @@ class Ledger:
         now = self._clock()
         started = now if sequence.started is None else sequence.started
         first_token = now if sequence.first_token is None else sequence.first_token
-        sequence.sink(
-            Completed(
-                finish_reason=finish,
-                usage=Usage(len(sequence.spec.prompt_tokens), sequence.num_generated_tokens),
-                speculation=SpeculationStats(
-                    sequence.num_rounds,
-                    sequence.num_draft_tokens,
-                    sequence.num_accepted_tokens,
-                ),
-                timings=RequestTimings(
-                    queue_seconds=started - sequence.arrived,
-                    time_to_first_token_seconds=first_token - sequence.arrived,
-                    total_seconds=now - sequence.arrived,
-                ),
-                stop_string=sequence.matcher.matched or "",
-            )
+        completed = Completed(
+            finish_reason=finish,
+            usage=Usage(len(sequence.spec.prompt_tokens), sequence.num_generated_tokens),
+            speculation=SpeculationStats(
+                sequence.num_rounds, sequence.num_draft_tokens, sequence.num_accepted_tokens
+            ),
+            timings=RequestTimings(
+                queue_seconds=started - sequence.arrived,
+                time_to_first_token_seconds=first_token - sequence.arrived,
+                total_seconds=now - sequence.arrived,
+            ),
+            stop_string=sequence.matcher.matched or "",
         )
+        self._on_completed(completed)
+        sequence.sink(completed)

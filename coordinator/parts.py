@@ -84,7 +84,7 @@ def build(
         speculation=speculation_rule(settings.num_speculative_tokens),
     )
     accounting = Accounting(clock)
-    ledger = Ledger(clock)
+    ledger = Ledger(clock, accounting.measures.note_completed)
     pool = WorkerPool(limits, clock, worker_tls)
     recorder = None if trace is None else Recorder(scheduler, trace)
     timing = Timing(clock, asyncio.get_running_loop().call_later)

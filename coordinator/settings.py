@@ -91,6 +91,9 @@ class CoordinatorSettings(ServiceSettings):
     unavailable_seconds: float = Field(
         30.0, ge=0, description="Time requests wait for a target when there is none."
     )
+    metrics_compat: Literal["none", "vllm"] = Field(
+        "none", description="Whose names metrics are shown under besides our own."
+    )
     record_trace: str = Field(
         "", description="File to record the scheduler's events and commands in; empty: none."
     )

@@ -5,7 +5,7 @@ Values only; the coordinator fills them in, `exspec.wire.convert_cluster` carrie
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from exspec.core.ids import Role, WorkerId
@@ -80,6 +80,11 @@ class Totals:
     num_grouped_rounds: int = 0
     num_overdue_drafts: int = 0
     num_plain_row_rounds: int = 0
+
+    def since(self, before: Totals) -> Totals:
+        """What happened between two looks."""
+        names = [field.name for field in fields(Totals)]
+        return Totals(**{name: getattr(self, name) - getattr(before, name) for name in names})
 
     @property
     def acceptance_length(self) -> float:

@@ -6,7 +6,6 @@ interceptor at its edge. No service logic.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Callable, Sequence
 
@@ -14,6 +13,7 @@ import grpc
 import grpc.aio
 
 from exspec.core.errors import InvalidRequestError, UnavailableError
+from exspec.runtime.addresses import is_loopback, join_address
 from exspec.wire.auth import Guard
 from exspec.wire.channel import (
     KEEPALIVE_MS,
@@ -116,21 +116,6 @@ class RpcServer:
         """No new calls; running ones get `grace_seconds`."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_seconds)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def join_address(host: str, port: int) -> str:
-    """host:port, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def reachable_address(bound: str) -> str:
