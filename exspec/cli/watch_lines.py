@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from dataclasses import dataclass
@@ -100,12 +101,12 @@ class Welcome:
             f"K = {status.speculation}",
             f"clients: {self.address} ({security}{', API key' if self.needs_key else ''})",
             "",
-            *(f"  {line}" for line in (*self._intro(), self._command(), "", *self._snippet())),
+            *(f"  {line}".rstrip() for line in self._example()),
             "",
         ]
 
-    def _intro(self) -> list[str]:
-        return self.intro.strip().splitlines()
+    def _example(self) -> list[str]:
+        return [*self.intro.strip().splitlines(), self._command(), "", *self._snippet()]
 
     def _command(self) -> str:
         parts = ["exspec generate --address", self.address]
@@ -114,9 +115,9 @@ class Welcome:
         return " ".join([*parts, '"Why is the sky blue?"'])
 
     def _snippet(self) -> list[str]:
-        arguments = [repr(self.address)]
+        arguments = [json.dumps(self.address)]
         arguments += ['api_key=os.environ["EXSPEC_API_KEY"]'] if self.needs_key else []
-        arguments += [f"tls=exspec.TlsConfig({self.ca_file!r})"] if self.ca_file else []
+        arguments += [f"tls=exspec.TlsConfig({json.dumps(self.ca_file)})"] if self.ca_file else []
         return [
             "import os, exspec" if self.needs_key else "import exspec",
             f"with exspec.Client({', '.join(arguments)}) as client:",

@@ -82,7 +82,7 @@ def test_the_example_fits_how_the_cluster_is_reached():
     assert secure[3:5] == ["  one", "  two"]
     assert "--ssl-ca-certs 'my ca.pem' --api-key \"$EXSPEC_API_KEY\"" in secure[5]
     compile("\n".join(line.removeprefix("  ") for line in secure[7:10]), "snippet", "exec")
-    assert "tls=exspec.TlsConfig('my ca.pem')" in "\n".join(secure)
+    assert 'tls=exspec.TlsConfig("my ca.pem")' in "\n".join(secure)
 
 
 @pytest.fixture
