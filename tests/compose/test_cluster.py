@@ -34,6 +34,16 @@ def only(containers):
     return container
 
 
+def wait_for_the_screen(stack):
+    """Wait until it shows figures; its container."""
+    container = only(stack.containers("cluster"))
+    until(
+        "the screen shows figures",
+        lambda: stack.run("logs", "--tail", "1", container).startswith("requests"),
+    )
+    return container
+
+
 def test_speculation_says_what_plain_decoding_says(stack, truth):
     with stack.client() as client:
         before = client.cluster_status().totals.num_draft_tokens
@@ -43,9 +53,7 @@ def test_speculation_says_what_plain_decoding_says(stack, truth):
 
 
 def test_the_screen_shows_what_to_do_and_it_works(stack):
-    container = only(stack.containers("cluster"))
-    until("the screen is ready", lambda: "requests" in stack.run("logs", container))
-    shown = stack.run("logs", container)
+    shown = stack.run("logs", wait_for_the_screen(stack))
     assert f"clients: {stack.address} (TLS)" in shown
     inside, outside = [line.strip() for line in shown.splitlines() if "exspec generate" in line]
     assert inside == 'docker compose exec cluster exspec generate "Why is the sky blue?"'
@@ -120,10 +128,11 @@ def test_both_pools_grow_and_shrink_under_load(stack, load):
 def test_killed_workers_cost_no_request(stack, load):
     stack.scale(target=2, draft=2)
     for service in ("draft", "target"):
-        stack.kill(stack.containers(service)[0])
+        killed = stack.containers(service)[0]
+        stack.kill(killed)
+        stack.run("rm", killed)
         load.go_on()
     stack.wait_for(target=1, draft=1)
-    stack.scale(target=1, draft=1)
     load.go_on()
 
 
@@ -151,7 +160,7 @@ def test_a_drained_worker_stays_away(stack, load):
     assert stack.exit_code(gone) == 0
     stack.wait_for(target=1, draft=1)
     load.go_on()
-    stack.run("rm", gone)
+    stack.run("rm", gone)  # or scaling would start it again
 
 
 def test_a_crashed_coordinator_loses_no_request(stack, load):
@@ -170,6 +179,7 @@ def test_the_screen_fails_when_the_cluster_is_gone_for_good(stack, truth):
     assert stack.exit_code(screen) == 1
     stack.up("cluster")
     stack.wait_for(target=1, draft=1)
+    wait_for_the_screen(stack)
 
 
 def test_stop_is_clean(stack, truth):
