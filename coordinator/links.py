@@ -29,6 +29,7 @@ from exspec.wire.convert import (
     verify_reply_from_message,
 )
 from exspec.wire.status import from_call
+from exspec.wire.tls import TlsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +64,15 @@ class LinkEvents:
 
 @dataclass(frozen=True, slots=True)
 class LinkKind:
-    """What differs between the roles: the stream, how to release, and how long a batch may take."""
+    """What differs between the roles: the stream, how to release, and how long a batch may take.
+
+    `tls` is how workers are connected to; None is plain text.
+    """
 
     exchange: Exchange
     release: Callable[[BatchId, tuple[SequenceId, ...]], Batch]
     timeout_seconds: float
+    tls: TlsConfig | None = None
 
 
 class WorkerLink:
@@ -128,7 +133,7 @@ class WorkerLink:
         self._holdings.forget_unanswered()
         self._has_worked = False
         async with (
-            open_aio_channel(self._address) as channel,
+            open_aio_channel(self._address, self._kind.tls) as channel,
             contextlib.aclosing(
                 self._kind.exchange(channel, self._batches(), self._incarnation)
             ) as replies,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from exspec.client.attempts import ClientSettings, check_settings
+from exspec.client.attempts import Access, ClientSettings, check_settings
 from exspec.client.connection import Connection
 from exspec.client.requests import (
     GenerateOptions,
@@ -32,7 +32,8 @@ class Client:
     """A client of one coordinator. Threads may share it; close it, or use it in a `with` block.
 
     `timeout` (seconds, for a whole call) and `connect_timeout` (until somebody answers) can make a
-    call fail; at most `max_retries` more tries follow a failure that may pass. Every error is an
+    call fail; at most `max_retries` more tries follow a failure that may pass. `api_key` and `tls`
+    (an `exspec.TlsConfig`; None is plain text) are what the coordinator asks for. Every error is an
     `exspec.ExspecError` and carries the request id.
     """
 
@@ -43,8 +44,11 @@ class Client:
         timeout: float = 600.0,
         connect_timeout: float = 5.0,
         max_retries: int = 2,
+        **access: Unpack[Access],
     ) -> None:
-        settings = ClientSettings(address or DEFAULT_ADDRESS, timeout, connect_timeout, max_retries)
+        settings = ClientSettings(
+            address or DEFAULT_ADDRESS, timeout, connect_timeout, max_retries, **access
+        )
         self._connection = Connection(check_settings(settings), monotonic)
 
     @property

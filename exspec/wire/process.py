@@ -6,6 +6,8 @@ import asyncio
 import signal
 from pathlib import Path
 
+from exspec.runtime.files import write_whole
+
 
 def stop_event() -> asyncio.Event:
     """Set when the process is told to stop (SIGTERM, SIGINT)."""
@@ -18,9 +20,5 @@ def stop_event() -> asyncio.Event:
 
 def write_port_file(path: str, address: str) -> None:
     """Let whoever started the process know the address; written whole or not at all."""
-    if not path:
-        return
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.partial")
-    partial.write_text(address)
-    partial.replace(target)
+    if path:
+        write_whole(Path(path), address.encode())

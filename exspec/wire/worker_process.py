@@ -18,11 +18,15 @@ import grpc.aio
 from exspec.core.cluster import WorkerInfo
 from exspec.core.errors import ExspecError
 from exspec.core.ids import Role, WorkerId
+from exspec.core.peer_roles import PeerRole
+from exspec.runtime.clock import monotonic
 from exspec.runtime.settings import WorkerSettings
 from exspec.runtime.worker_thread import WorkerThread
+from exspec.wire.auth import RoleGuard
 from exspec.wire.process import stop_event, write_port_file
 from exspec.wire.registration import Registration
 from exspec.wire.server import RpcServer, reachable_address
+from exspec.wire.tls import TlsFiles, cluster_credentials, tls_files
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +93,8 @@ async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSetti
         ExspecError: the port, the model or the registration was refused.
     """
     stopping = stop_event()
-    server = RpcServer([role.service_name])
-    bound = server.bind(settings.host, settings.port, allow_insecure=settings.allow_insecure_bind)
+    tls = tls_files(settings)
+    server, bound = listen(role.service_name, settings, tls)
     thread = WorkerThread(identity.role.value)
     role.add_to(server.grpc_server, thread)
     await server.start()
@@ -101,12 +105,30 @@ async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSetti
         await server.set_ready(is_ready=True)
         worker = role.describe(settings.advertise or reachable_address(bound))
         logger.info("worker.ready worker=%s address=%s", identity.worker_id, bound)
-        await _serve(Registration(settings.coordinator, worker), stopping)
+        coordinator_tls = None if tls is None else tls.as_peer_of(PeerRole.COORDINATOR)
+        await _serve(Registration(settings.coordinator, worker, coordinator_tls), stopping)
     finally:
         await server.stop(settings.grace_seconds)
     thread.close()
     logger.info("worker.stopped worker=%s", identity.worker_id)
     return Ending.DRAINED
+
+
+def listen(
+    service_name: str, settings: WorkerSettings, tls: TlsFiles | None
+) -> tuple[RpcServer, str]:
+    """A worker's server and the address it is bound to. With TLS only coordinators may call.
+
+    Raises:
+        ExspecError: the port is taken or would be open to others, or a TLS file cannot be used.
+    """
+    guards = () if tls is None else (RoleGuard({service_name: {PeerRole.COORDINATOR}}),)
+    server = RpcServer([service_name], guards=guards, has_reflection=settings.has_reflection)
+    if tls is not None:
+        credentials = cluster_credentials(tls, monotonic)
+        return server, server.bind_tls(settings.host, settings.port, credentials)
+    is_allowed = settings.allow_insecure_bind
+    return server, server.bind(settings.host, settings.port, allow_insecure=is_allowed)
 
 
 async def _unless_stopped(task: asyncio.Task[None], stopping: asyncio.Event) -> bool:

@@ -22,6 +22,7 @@ from exspec.runtime.worker_thread import WorkerThread
 from exspec.v1 import draft_pb2_grpc, target_pb2_grpc
 from exspec.wire.registration import Registration
 from exspec.wire.server import RpcServer
+from exspec.wire.tls import TlsConfig
 from target_worker.servicer import TargetServicer
 from target_worker.verifier import Verifier
 
@@ -76,6 +77,7 @@ class FakeWorker:
         self.address = ""
         self.tamper: Tamper = lambda reply: reply
         self._keeping: asyncio.Task[None] | None = None
+        self.coordinator_tls: TlsConfig | None = None
         self.registration: Registration | None = None
 
     @property
@@ -93,8 +95,7 @@ class FakeWorker:
 
     async def listen(self, port: int = 0) -> None:
         """Serve, on the port it had before if told so."""
-        server = RpcServer(["exspec.v1.TargetService", "exspec.v1.DraftService"])
-        self.address = server.bind("127.0.0.1", port, allow_insecure=False)
+        server, self.address = self.open_server(port)
         if self.role is Role.TARGET:
             target = _Target(self._thread, monotonic, self.incarnation)
             target.tamper = self._falsify
@@ -110,9 +111,14 @@ class FakeWorker:
         await server.start()
         self._server = server
 
+    def open_server(self, port: int) -> tuple[RpcServer, str]:
+        """A bound server, in plain text."""
+        server = RpcServer(["exspec.v1.TargetService", "exspec.v1.DraftService"])
+        return server, server.bind("127.0.0.1", port, allow_insecure=False)
+
     def register(self, coordinator: str) -> asyncio.Task[None]:
         """Keep it registered; the task ends if it is refused."""
-        self.registration = Registration(coordinator, self.info)
+        self.registration = Registration(coordinator, self.info, self.coordinator_tls)
         self._keeping = asyncio.create_task(self.registration.keep())
         return self._keeping
 
