@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from coordinator.measures import Leaving, Measured
 from exspec.core.acceptance import FinishReason
-from exspec.core.cluster import ClusterStatus, Totals, WorkerState
+from exspec.core.cluster import ClusterStatus, PoolStatus, WorkerState
 from exspec.core.ids import Role
 from exspec.core.metrics import Metric, MetricKind, Sample, Samples
 
@@ -22,12 +23,7 @@ MODEL = ("model_name",)
 class PoolFigures:
     """One served model: what `exspec status` says of it, and what was measured."""
 
-    model_name: str
-    num_waiting: int
-    num_running: int
-    predicted_speedup: float
-    measured_speedup: float
-    totals: Totals
+    status: PoolStatus
     measured: Measured
 
 
@@ -55,8 +51,12 @@ def histogram(name: str, text: str, labels: tuple[str, ...] = MODEL) -> Metric:
 
 
 BUILD = gauge("exspec_build_info", "1; the version is a label.", ("version", "policy"))
-READY = gauge("exspec_ready", "1 while a target takes requests, else 0.", ())
-WORKERS = gauge("exspec_workers", "Workers as the coordinator sees them.", ("role", "state"))
+READY = gauge("exspec_ready", "1 while a target of any model takes requests, else 0.", ())
+WORKERS = gauge(
+    "exspec_workers",
+    "Workers as the coordinator sees them; model_name is what they work for, empty while nothing.",
+    (*MODEL, "role", "state"),
+)
 HEARTBEAT = gauge(
     "exspec_worker_heartbeat_age_seconds", "Since a worker's last sign of life.", ("role", "worker")
 )
@@ -151,10 +151,11 @@ def samples(figures: ClusterFigures) -> Samples:
 
 
 def _workers(status: ClusterStatus) -> Iterator[Sample]:
-    counts = Counter((item.worker.role, item.state) for item in status.workers)
-    for role in Role:
-        for state in WorkerState:
-            yield Sample(WORKERS, (role.value, state.value), counts[role, state])
+    counts = Counter((item.pool, item.worker.role, item.state) for item in status.workers)
+    names = {pool.name for pool in status.pools} | {name for name, *_ in counts} | {""}
+    for key in product(sorted(names), Role, WorkerState):
+        name, role, state = key
+        yield Sample(WORKERS, (name, role.value, state.value), counts[key])
     for item in status.workers:
         if item.state in _PRESENT:
             labels = (item.worker.role.value, item.worker.worker_id)
@@ -162,9 +163,10 @@ def _workers(status: ClusterStatus) -> Iterator[Sample]:
 
 
 def _requests(pool: PoolFigures) -> Iterator[Sample]:
-    model, totals, measured = (pool.model_name,), pool.totals, pool.measured
-    yield Sample(WAITING, model, pool.num_waiting)
-    yield Sample(RUNNING, model, pool.num_running)
+    status, measured = pool.status, pool.measured
+    model, totals = (status.name,), status.totals
+    yield Sample(WAITING, model, status.num_waiting)
+    yield Sample(RUNNING, model, status.num_running)
     yield Sample(REQUESTS, model, totals.num_requests)
     yield Sample(FAILURES, model, totals.num_failed_requests)
     for reason in _GOOD_ENDINGS:
@@ -178,7 +180,8 @@ def _requests(pool: PoolFigures) -> Iterator[Sample]:
 
 
 def _speculation(pool: PoolFigures) -> Iterator[Sample]:
-    model, totals, measured = (pool.model_name,), pool.totals, pool.measured
+    status, measured = pool.status, pool.measured
+    model, totals = (status.name,), status.totals
     yield Sample(ROUNDS, model, totals.num_rounds)
     yield Sample(ROW_ROUNDS, model, totals.num_row_rounds)
     yield Sample(PLAIN_ROW_ROUNDS, model, totals.num_plain_row_rounds)
@@ -191,12 +194,12 @@ def _speculation(pool: PoolFigures) -> Iterator[Sample]:
     for leaving in Leaving:
         yield Sample(MIGRATIONS, (*model, leaving.value), measured.migrations.get(leaving, 0))
     yield Sample(DEPARTURES, model, measured.num_departures)
-    yield Sample(PREDICTED, model, pool.predicted_speedup)
-    yield Sample(MEASURED, model, pool.measured_speedup)
+    yield Sample(PREDICTED, model, status.predicted_speedup)
+    yield Sample(MEASURED, model, status.measured_speedup)
 
 
 def _times(pool: PoolFigures) -> Iterator[Sample]:
-    totals = pool.totals
+    model, totals = pool.status.name, pool.status.totals
     phases = {
         "draft": totals.draft_seconds,
         "verify": totals.verify_seconds,
@@ -205,8 +208,8 @@ def _times(pool: PoolFigures) -> Iterator[Sample]:
         "network": pool.measured.waiting_seconds,
     }
     for phase, seconds in phases.items():
-        yield Sample(ROUND_SECONDS, (pool.model_name, phase), seconds)
-    yield Sample(MOVED_ROWS, (pool.model_name,), totals.num_moved_rows)
+        yield Sample(ROUND_SECONDS, (model, phase), seconds)
+    yield Sample(MOVED_ROWS, (model,), totals.num_moved_rows)
 
 
 def per_position(

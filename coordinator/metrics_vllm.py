@@ -86,10 +86,10 @@ def samples(figures: ClusterFigures) -> Samples:
 
 
 def _requests(status: ClusterStatus, pool: PoolFigures) -> Iterator[Sample]:
-    labels, totals, measured = (pool.model_name, "0"), pool.totals, pool.measured
-    yield Sample(_RUNNING, labels, pool.num_running)
-    yield Sample(_WAITING, labels, pool.num_waiting)
-    yield Sample(_KV_USAGE, labels, _slot_usage(status, pool.model_name))
+    labels, totals, measured = (pool.status.name, "0"), pool.status.totals, pool.measured
+    yield Sample(_RUNNING, labels, pool.status.num_running)
+    yield Sample(_WAITING, labels, pool.status.num_waiting)
+    yield Sample(_KV_USAGE, labels, _slot_usage(status, pool.status.name))
     finished = Counter[str]()
     for reason, number in measured.finished.items():
         finished[_REASONS.get(reason, "abort")] += number
@@ -104,7 +104,7 @@ def _requests(status: ClusterStatus, pool: PoolFigures) -> Iterator[Sample]:
 
 
 def _speculation(pool: PoolFigures) -> Iterator[Sample]:
-    labels, totals = (pool.model_name, "0"), pool.totals
+    labels, totals = (pool.status.name, "0"), pool.status.totals
     yield Sample(_DRAFTS, labels, totals.num_row_rounds - totals.num_plain_row_rounds)
     yield Sample(_DRAFT_TOKENS, labels, totals.num_draft_tokens)
     yield Sample(_ACCEPTED_TOKENS, labels, totals.num_accepted_tokens)
@@ -117,7 +117,7 @@ def _slot_usage(status: ClusterStatus, model_name: str) -> float:
         for item in status.workers
         if item.worker.role is Role.TARGET
         and item.state is WorkerState.READY
-        and item.worker.model.name == model_name
+        and item.pool == model_name
     ]
     num_slots = sum(item.worker.num_slots for item in targets)
     return sum(item.num_sequences for item in targets) / num_slots if num_slots else 0.0

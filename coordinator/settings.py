@@ -77,7 +77,9 @@ class CoordinatorSettings(ServiceSettings):
         "make the pass take about three times as long.",
     )
     max_waiting: int = Field(
-        1024, ge=0, description="Most requests that may wait for a place; more are refused."
+        1024,
+        ge=0,
+        description="Most requests per model that may wait for a place; more are refused.",
     )
     lease_seconds: float = Field(
         10.0, gt=0, description="Silence after which a worker is taken for lost."
@@ -95,7 +97,9 @@ class CoordinatorSettings(ServiceSettings):
         "none", description="Whose names metrics are shown under besides our own."
     )
     record_trace: str = Field(
-        "", description="File to record the scheduler's events and commands in; empty: none."
+        "",
+        description="File to record the scheduler's events and commands in; empty: none. A second "
+        "served model's go to the same name with .2 added, and so on.",
     )
 
     @field_validator("num_speculative_tokens")

@@ -97,7 +97,7 @@ def stat(title: str, description: str, expression: str, unit: str = "short") -> 
 
 def ready(role: str) -> str:
     """Workers that take rows."""
-    return f'sum(exspec_workers{{role="{role}", state="ready"}})'
+    return f'sum(exspec_workers{{role="{role}", state="ready", model_name=~"$model_name"}})'
 
 
 NOW = Row(
@@ -289,7 +289,7 @@ WORKERS = Row(
         Panel(
             "Workers by state",
             "As the coordinator sees them; lost and refused ones are remembered.",
-            (Query("sum by (role, state) (exspec_workers) > 0", "{{role}} {{state}}"),),
+            (Query(f"sum by (role, state) (exspec_workers{HERE}) > 0", "{{role}} {{state}}"),),
         ),
         Panel(
             "Silence",

@@ -11,6 +11,7 @@ from exspec.cli.bench_simulate import simulate
 from exspec.cli.certs import certs
 from exspec.cli.demo import demo
 from exspec.cli.doctor import doctor
+from exspec.cli.drain import drain
 from exspec.cli.generate import generate
 from exspec.cli.health import health
 from exspec.cli.keys import app as keys_app
@@ -32,6 +33,7 @@ app.add_typer(serve_app, name="serve")
 app.command()(generate)
 app.command()(status)
 app.command()(watch)
+app.command()(drain)
 app.command()(health)
 app.command()(doctor)
 app.command()(certs)

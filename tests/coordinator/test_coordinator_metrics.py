@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
-from coordinator_world import World, check, request, under_way, world
+from coordinator_world import World, check, other_facts, request, under_way, world
 from fake_worker import held
 from scraping import Scraped, scrape, series
 
 from coordinator import metrics, metrics_vllm
 from coordinator.measures import Leaving, Measures
-from coordinator.metrics import PoolFigures
 from coordinator.progress import ProgressLog, progress
 from exspec.core.acceptance import FinishReason
-from exspec.core.cluster import Totals
+from exspec.core.cluster import PoolStatus, Totals
 from exspec.core.errors import PeerError
 from exspec.core.generation import Completed, RequestTimings, Usage
 from exspec.core.metrics import HistogramValue
@@ -100,6 +100,34 @@ async def test_counters_are_the_totals_of_the_status():
         assert series(scraped, "exspec_requests_waiting_limit") == status.max_waiting
 
 
+async def test_every_model_has_figures_of_its_own():
+    async with world() as made, _shown(made) as shown:
+        for name in ("a", "b"):
+            model = other_facts(name=name, fingerprint=name * 16, tokenizer_sha256=name * 64)
+            await made.target(f"t-{name}", model=model)
+            await made.draft(f"d-{name}", model=model)
+        for name, num_requests in (("a", 1), ("b", 2)):
+            for _ in range(num_requests):
+                asked = replace(request(max_tokens=20), model=name)
+                check(await made.ask(asked))
+        await made.settle()
+        scraped = await shown.look()
+        for pool in made.parts.view.status().pools:
+            model = {"model_name": pool.name}
+            totals = pool.totals
+            assert series(scraped, "exspec_generation_tokens_total", **model) == (
+                totals.num_generated_tokens
+            )
+            assert series(scraped, "exspec_spec_accepted_tokens_total", **model) == (
+                totals.num_accepted_tokens
+            )
+            assert _workers(scraped, "target", "ready", pool.name) == 1
+            assert _workers(scraped, "draft", "ready", pool.name) == 1
+        for name, num_requests in (("a", 1), ("b", 2)):
+            named = ("exspec_requests_total", "exspec_e2e_request_latency_seconds_count")
+            assert [series(scraped, one, model_name=name) for one in named] == [num_requests] * 2
+
+
 async def test_places_of_a_draft_add_up_to_its_tokens():
     async with world() as made, _shown(made) as shown:
         await made.target()
@@ -160,8 +188,8 @@ async def test_a_request_that_fails_or_is_cancelled_is_not_a_success():
         target = await made.target()
         asking = await under_way(made, request(max_tokens=60))
         await held(target)
-        (sequence_id,) = made.parts.driver.ledger.sequence_ids
-        made.parts.driver.fail(sequence_id, PeerError("planted"))
+        (sequence_id,) = made.driver.ledger.sequence_ids
+        made.driver.fail(sequence_id, PeerError("planted"))
         target.runner.gate.set()
         assert (await asking).error is not None
         asking = await under_way(made, request(max_tokens=60))
@@ -179,24 +207,28 @@ async def test_workers_are_counted_by_role_and_state():
     async with world() as made, _shown(made) as shown:
         before = await shown.look()
         assert series(before, "exspec_ready") == 0
-        assert series(before, "exspec_workers", role="target", state="ready") == 0
+        assert _workers(before, "target", "ready", model_name="") == 0
         await made.target()
         await made.draft("d1")
         gone = await made.draft("d2")
         during = await shown.look()
         assert series(during, "exspec_ready") == 1
-        assert series(during, "exspec_workers", role="target", state="ready") == 1
-        assert series(during, "exspec_workers", role="draft", state="ready") == 2
+        assert _workers(during, "target", "ready") == 1
+        assert _workers(during, "draft", "ready") == 2
         ages = [value for (name, _), value in during.items() if "heartbeat_age" in name]
         assert len(ages) == 3
         await gone.leave()
         made.workers.remove(gone)
         after = await shown.look()
-        assert series(after, "exspec_workers", role="draft", state="ready") == 1
-        assert series(after, "exspec_workers", role="draft", state="lost") == 1
+        assert _workers(after, "draft", "ready") == 1
+        assert _workers(after, "draft", "lost", model_name="") == 1
         assert ("exspec_worker_heartbeat_age_seconds", _labels("draft", "d1")) in after
         assert ("exspec_worker_heartbeat_age_seconds", _labels("draft", "d2")) not in after
         assert series(after, "exspec_worker_departures_total", model_name="toy") == 1
+
+
+def _workers(scraped: Scraped, role: str, state: str, model_name: str = "toy") -> float:
+    return series(scraped, "exspec_workers", role=role, state=state, model_name=model_name)
 
 
 def _labels(role: str, worker: str) -> frozenset[tuple[str, str]]:
@@ -330,8 +362,8 @@ def test_a_row_counts_at_every_place_it_reaches():
 # The line in the log
 
 
-def _pool(totals: Totals, num_waiting: int = 0) -> PoolFigures:
-    return PoolFigures("toy", num_waiting, 0, 0.0, 0.0, totals, Measures().value)
+def _pool(totals: Totals, num_waiting: int = 0) -> PoolStatus:
+    return PoolStatus("toy", num_waiting=num_waiting, totals=totals)
 
 
 def test_a_line_says_what_happened_since_the_last_one():

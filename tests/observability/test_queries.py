@@ -46,7 +46,7 @@ _SELECTOR = re.compile(r"\b([a-z_:][a-z0-9_:]*)\b(?:\{([^}]*)\})?(?!\s*\()")
 _RANGE = re.compile(r"\[[^]]*\]")
 _MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 _GROUPING = re.compile(r"(?:by|on|without|group_left)\s*\(([^)]*)\)")
-_WORDS = {"and"}
+_WORDS = {"and", "or"}
 
 
 def _dashboard() -> list[tuple[str, str, str]]:
