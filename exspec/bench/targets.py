@@ -1,15 +1,15 @@
 """Throughput by number of targets, and whether the simulator foretells it.
 
-What a pass costs is measured on the cluster with one target, at two batch sizes; the simulator
-gets these costs and the same requests. Decoding is plain, so that a target's own pace is all that
-counts. Starting clusters is the caller's part.
+What a pass costs is measured on the cluster with one target: prompts alone, rows alone, full
+batches. The simulator gets these costs and the same requests. Decoding is plain, so that a target's
+own pace is all that counts. Starting clusters is the caller's part.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from exspec.bench.runs import RunPlan, RunSample, measure_run
@@ -19,22 +19,25 @@ from exspec.core.errors import InvalidRequestError
 
 PLAIN_K = "0"
 POLICY = "exspec"
+NUM_SINGLE_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyLine:
-    """Seconds of a plain pass, fixed + per row, and of the wire in one direction."""
+class PassCosts:
+    """Seconds of a plain pass: fixed + per row + per token; and of the wire in one direction."""
 
     fixed_seconds: float
     per_row_seconds: float
+    per_token_seconds: float
     wire_seconds: float
 
-    def costs(self) -> dict[str, dict[str, float]]:
-        """As the simulator takes them. A prompt token costs what a row's one token costs."""
+    def document(self) -> dict[str, dict[str, float]]:
+        """As the simulator takes them."""
         return {
             "verify": {
                 "fixed_seconds": self.fixed_seconds,
-                "per_token_seconds": self.per_row_seconds,
+                "per_row_seconds": self.per_row_seconds,
+                "per_token_seconds": self.per_token_seconds,
             },
             "draft": {"fixed_seconds": 0.0},
             "wire": {"seconds": self.wire_seconds},
@@ -57,32 +60,46 @@ class TargetsSample:
         return self.measured / self.predicted if self.predicted else 0.0
 
 
-def verify_line(single: Totals, full: Totals) -> VerifyLine:
-    """The line through passes of one row and passes of a full batch.
+def pass_costs(prefill: Totals, single: Totals, full: Totals) -> PassCosts:
+    """What follows from three runs: prompts alone, rows alone, and full batches.
 
     The wire is what a round of one row takes beyond what its worker reports: rows of a fuller
     batch wait for each other, one alone waits for nothing.
 
     Raises:
-        InvalidRequestError: there were no rounds, or no more rows in the fuller ones.
+        InvalidRequestError: the runs are too much alike.
     """
+    runs = prefill, single, full
+    if not all(run.num_rounds for run in runs):
+        raise InvalidRequestError("a run without rounds says nothing about their costs")
+    tokens = [_tokens_per_round(run) for run in runs]
+    busy = [_busy_seconds(run) for run in runs]
     rows = full.rows_per_round - single.rows_per_round
-    if not single.num_rounds or rows <= 0:
-        raise InvalidRequestError("two batch sizes are needed to see what a row costs")
-    first, second = _pass_seconds(single), _pass_seconds(full)
-    slope = max(0.0, (second - first) / rows)
-    fixed = max(0.0, first - slope * single.rows_per_round)
-    rest = single.round_seconds / single.num_rounds - first
-    return VerifyLine(fixed, slope, max(0.0, rest / 2))
+    if tokens[0] <= tokens[1] or rows <= 0:
+        raise InvalidRequestError(
+            "prompts of two tokens or more, and batches of two rows or more, are needed to see "
+            "what a token and a row cost"
+        )
+    per_token = max(0.0, (busy[0] - busy[1]) / (tokens[0] - tokens[1]))
+    per_row = max(0.0, (busy[2] - busy[1] - per_token * (tokens[2] - tokens[1])) / rows)
+    fixed = max(0.0, busy[1] - per_row * single.rows_per_round - per_token * tokens[1])
+    rest = single.round_seconds / single.num_rounds - busy[1]
+    return PassCosts(fixed, per_row, per_token, max(0.0, rest / 2))
 
 
-def _pass_seconds(totals: Totals) -> float:
+def _tokens_per_round(totals: Totals) -> float:
+    """A request's last token is never fed."""
+    fed = totals.num_prompt_tokens + totals.num_generated_tokens - totals.num_requests
+    return fed / totals.num_rounds
+
+
+def _busy_seconds(totals: Totals) -> float:
     busy = totals.verify_seconds + totals.align_seconds + totals.worker_overhead_seconds
     return busy / totals.num_rounds
 
 
 def simulated_plan(
-    line: VerifyLine,
+    costs: PassCosts,
     num_targets: int,
     batch_size: int,
     prompts: Sequence[tuple[int, ...]],
@@ -90,7 +107,7 @@ def simulated_plan(
 ) -> SimulatedPlan:
     """The same requests on a modelled cluster."""
     return SimulatedPlan(
-        costs=line.costs(),
+        costs=costs.document(),
         policy=POLICY,
         batch_size=batch_size,
         num_speculative_tokens=PLAIN_K,
@@ -104,24 +121,27 @@ def simulated_plan(
 
 @dataclass(slots=True)
 class TargetsRuns:
-    """Owns what was measured: one run per number of targets, and one target with single rows."""
+    """Owns what was measured: one run per number of targets, and two of single rows on one.
+
+    `prefill` generates one token per prompt, `single` all of them.
+    """
 
     prompts: tuple[tuple[int, ...], ...] = ()
+    prefill: RunSample | None = None
     single: RunSample | None = None
     by_targets: dict[int, RunSample] = field(default_factory=dict[int, RunSample])
 
-    def line(self) -> VerifyLine:
-        """What passes cost; both runs of the smallest cluster must be there."""
+    def costs(self) -> PassCosts:
+        """What passes cost; all runs of the smallest cluster must be there."""
+        assert self.prefill is not None
         assert self.single is not None
-        return verify_line(self.single.totals, self.by_targets[1].totals)
+        return pass_costs(self.prefill.totals, self.single.totals, self.by_targets[1].totals)
 
-
-def measure_single_rows(
-    address: str, prompts: Sequence[tuple[int, ...]], plan: RunPlan
-) -> RunSample:
-    """One request at a time, a few of them."""
-    alone = RunPlan(plan.max_tokens, num_in_flight=1, request_seconds=plan.request_seconds)
-    return measure_run(address, prompts[:2], alone, 1)
+    def measure_single_rows(self, address: str, plan: RunPlan) -> None:
+        """One request at a time on a cluster of one target."""
+        alone = replace(plan, num_in_flight=1)
+        self.prefill = measure_run(address, self.prompts, replace(alone, max_tokens=1), 1)
+        self.single = measure_run(address, self.prompts[:NUM_SINGLE_ROWS], alone, 1)
 
 
 def compared(

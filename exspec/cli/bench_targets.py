@@ -121,10 +121,9 @@ def _measure(
 ) -> None:
     """One target also serves single rows, to see what a pass costs."""
     from exspec.bench.runs import measure_run
-    from exspec.bench.targets import measure_single_rows
 
     if num_targets == 1:
-        runs.single = measure_single_rows(cluster.address, runs.prompts, plan)
+        runs.measure_single_rows(cluster.address, plan)
     with steps() as progress:
         task = progress.add_task(f"targets: {num_targets}, requests", total=len(runs.prompts))
         runs.by_targets[num_targets] = measure_run(
@@ -142,19 +141,23 @@ def _tell(
     from exspec.bench.simulation_process import run_simulations
     from exspec.bench.targets import compared, simulated_plan
 
-    line, numbers = runs.line(), sorted(runs.by_targets)
+    costs, numbers = runs.costs(), sorted(runs.by_targets)
     plans = [
-        simulated_plan(line, number, batch_size, runs.prompts, max_tokens) for number in numbers
+        simulated_plan(costs, number, batch_size, runs.prompts, max_tokens) for number in numbers
     ]
     foretold = [sample.tokens_per_second for sample in run_simulations(plans)]
     samples = compared(runs.by_targets, dict(zip(numbers, foretold, strict=True)))
     console = report_console(json_to)
     show_table(console, title, COLUMNS, _rows(samples))
     console.print(
-        f"a pass: {1000 * line.fixed_seconds:.1f} ms + {1000 * line.per_row_seconds:.2f} ms per "
-        f"row; wire {1000 * line.wire_seconds:.2f} ms one way"
+        f"a pass: {_ms(costs.fixed_seconds)} + {_ms(costs.per_row_seconds)} per row + "
+        f"{_ms(costs.per_token_seconds)} per token; wire {_ms(costs.wire_seconds)} one way"
     )
-    write_json(json_to, {"line": asdict(line), "samples": [asdict(one) for one in samples]})
+    write_json(json_to, {"costs": asdict(costs), "samples": [asdict(one) for one in samples]})
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.2f} ms"
 
 
 def _rows(samples: Sequence[TargetsSample]) -> list[tuple[str, ...]]:
