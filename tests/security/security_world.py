@@ -85,11 +85,13 @@ def flags(files: TlsFiles) -> dict[str, str]:
 class SecureWorker(FakeWorker):
     """A worker that listens and registers as real ones do."""
 
-    files: TlsFiles
+    files: TlsFiles | None
 
     def open_server(self, port):
-        settings = WorkerSettings(_cli_parse_args=[], port=port, **flags(self.files))
-        self.coordinator_tls = self.files.as_peer_of(PeerRole.COORDINATOR)
+        own = {} if self.files is None else flags(self.files)
+        settings = WorkerSettings(_cli_parse_args=[], port=port, **own)
+        if self.files is not None:
+            self.coordinator_tls = self.files.as_peer_of(PeerRole.COORDINATOR)
         return listen(SERVICES[self.role], settings, tls_files(settings))
 
 
@@ -103,6 +105,7 @@ class SecureWorld:
     ports: Ports
     bell: Bell
     workers: list[SecureWorker]
+    has_plain_text: bool
 
     @property
     def client_address(self) -> str:
@@ -130,7 +133,8 @@ class SecureWorld:
         worker = SecureWorker(
             role, f"{role.value}-{len(self.workers)}", ToyRunner(language), self.bell
         )
-        worker.files = files or self.certificates.files(PeerRole.WORKER)
+        own = self.certificates.files(PeerRole.WORKER)
+        worker.files = None if self.has_plain_text else files or own
         worker.tokenizer = tokenizer
         self.workers.append(worker)
         await worker.listen()
@@ -169,7 +173,7 @@ async def secure_world(
     ports.add_services(parts)
     await ports.start()
     running = asyncio.create_task(parts.service.run())
-    world = SecureWorld(certificates, key_file, parts, ports, bell, [])
+    world = SecureWorld(certificates, key_file, parts, ports, bell, [], tls is None)
     try:
         yield world
     finally:
@@ -197,6 +201,7 @@ REGISTER = "/exspec.v1.RegistryService/Register"
 STATUS = "/exspec.v1.AdminService/GetClusterStatus"
 GET_TOKENIZER = "/exspec.v1.TargetService/GetTokenizer"
 VERIFY = "/exspec.v1.TargetService/Verify"
+DRAIN_WORKER = "/exspec.v1.AdminService/DrainWorker"
 DRAFT = "/exspec.v1.DraftService/Draft"
 HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"

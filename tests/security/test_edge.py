@@ -147,7 +147,7 @@ def _settings(**values):
 
 
 async def test_nothing_is_bound_beyond_loopback_in_plain_text_unless_asked_for(
-    certificates, tmp_path
+    certificates, tmp_path, caplog
 ):
     keys = tmp_path / "keys"
     keys.write_text(add_key("", "alice", "k"))
@@ -155,7 +155,9 @@ async def test_nothing_is_bound_beyond_loopback_in_plain_text_unless_asked_for(
         with pytest.raises(InvalidRequestError, match="--allow-insecure-bind") as caught:
             bind_ports(_settings(host="0.0.0.0", **values), monotonic)
         assert caught.value.field == "host"
-    asked_for = bind_ports(_settings(host="0.0.0.0", allow_insecure_bind=True), monotonic)
+    told = _settings(host="0.0.0.0", allow_insecure_bind=True, api_keys_file=str(keys))
+    asked_for = bind_ports(told, monotonic)
+    assert "keys can be read on the way" in caplog.text
     assert all(address.startswith("0.0.0.0:") for address in asked_for.addresses)
     tls = flags(certificates.files(PeerRole.COORDINATOR))
     assert len(bind_ports(_settings(host="0.0.0.0", **tls), monotonic).addresses) == 2

@@ -6,9 +6,11 @@ import pytest
 
 from exspec.core.ids import Role
 from exspec.core.peer_roles import PeerRole
+from exspec.v1 import registry_pb2
 from exspec.wire.tls import TlsConfig
 from tests.security.security_world import (
     DRAFT,
+    DRAIN_WORKER,
     GENERATE,
     GET_TOKENIZER,
     HEALTH,
@@ -135,6 +137,32 @@ async def test_clients_find_no_registry_and_no_worker(world, certificates):
             assert found == "UNIMPLEMENTED"
     worker = certificates.files(WORKER).as_peer_of(COORDINATOR)
     assert await outcome(world.cluster_address, GENERATE, worker) == "UNIMPLEMENTED"
+
+
+async def test_clients_cannot_send_workers_away(world, certificates):
+    """Only operators can, on the port that is theirs; other methods of the service are closed."""
+    is_there = (
+        "DrainWorker" in registry_pb2.DESCRIPTOR.services_by_name["AdminService"].methods_by_name
+    )
+    expected = "PERMISSION_DENIED" if is_there else "UNIMPLEMENTED"
+    tls = world.client_tls
+    assert await outcome(world.client_address, DRAIN_WORKER, tls, bearer(KEY)) == expected
+    for role in (WORKER, COORDINATOR):
+        own = certificates.files(role).as_peer_of(COORDINATOR)
+        assert await outcome(world.cluster_address, DRAIN_WORKER, own) == expected
+
+
+async def test_keys_without_tls_keep_clients_and_workers_apart(certificates, tmp_path):
+    """On loopback, say, behind a proxy that speaks TLS."""
+    plain = dict.fromkeys(("ssl_certfile", "ssl_keyfile", "ssl_ca_certs"), "")
+    async with secure_world(certificates, tmp_path, **plain) as world:
+        await world.until_ready(await world.start(Role.TARGET))
+        client, cluster = world.client_address, world.cluster_address
+        assert await outcome(client, LIST_MODELS, None) == "UNAUTHENTICATED"
+        assert await outcome(client, LIST_MODELS, None, bearer(KEY)) == "OK"
+        assert await outcome(client, HEARTBEAT, None, bearer(KEY)) == "UNIMPLEMENTED"
+        assert await outcome(cluster, STATUS, None) == "OK"
+        assert await outcome(client, REFLECTION, None, bearer(KEY)) == "OK"
 
 
 async def test_health_is_open_to_whoever_passes_tls(world, certificates):
