@@ -88,6 +88,22 @@ def test_nothing_is_overwritten_unless_asked_for(tmp_path):
     assert (tmp_path / "ca.pem").read_bytes() != first
 
 
+def test_what_lasts_is_kept_if_asked_for(tmp_path):
+    def made(*args):
+        _certs(tmp_path, *args)
+        return (tmp_path / "ca.pem").read_bytes(), (tmp_path / "worker.pem").read_bytes()
+
+    first = made("--keep")
+    assert made("--keep") == first
+    (tmp_path / "worker-key.pem").unlink()
+    second = made("--keep", "--days", 29)
+    assert second != first
+    third = made("--keep")
+    assert third != second
+    (tmp_path / "worker.pem").write_text("damaged")
+    assert made("--keep") != third
+
+
 @pytest.mark.parametrize("host", ["", "a b", "worker.exspec.internal", "x/y", "-a"])
 def test_a_host_that_cannot_be_one_is_refused_before_anything_is_written(tmp_path, host):
     with pytest.raises(InvalidRequestError) as caught:
