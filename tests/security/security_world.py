@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
-import grpc.aio
 from bell import Bell
 from coordinator_world import NO_TOKENIZER
 from fake_worker import FakeWorker
@@ -29,7 +28,7 @@ from exspec.core.peer_roles import PeerRole
 from exspec.runtime.clock import monotonic, now
 from exspec.runtime.settings import WorkerSettings
 from exspec.v1 import draft_pb2, registry_pb2
-from exspec.wire.channel import open_aio_channel
+from exspec.wire.channel import open_channel
 from exspec.wire.tls import TlsConfig, TlsFiles, tls_files
 from exspec.wire.worker_process import listen
 
@@ -144,6 +143,15 @@ class SecureWorld:
     async def until_ready(self, worker: SecureWorker) -> None:
         await self.bell.until(lambda: self.status(worker)[0] is WorkerState.READY)
 
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait for what changes without a ring."""
+
+        def look() -> bool:
+            self.bell._loop.call_later(0.02, self.bell.ring)
+            return bool(holds())
+
+        await self.bell.until(look)
+
     def status(self, worker: SecureWorker) -> tuple[WorkerState | None, str]:
         """State and reason, as operators see them."""
         for status in self.parts.view.status().workers:
@@ -225,30 +233,26 @@ async def outcome(
     metadata: tuple[tuple[str, str], ...] = (),
     request: bytes | None = None,
 ) -> str:
-    """OK, or the code the call was refused with; never DEADLINE_EXCEEDED where one is refused."""
+    """OK, or the code the call was refused with; never DEADLINE_EXCEEDED where one is refused.
+
+    On a thread: the library's asyncio calls tell INTERNAL when a stream is refused while its first
+    message is being sent.
+    """
     message = _REQUESTS.get(method)
     raw = request if request is not None else message.SerializeToString() if message else b""
-    async with open_aio_channel(address, tls) as channel:
+    return await asyncio.to_thread(_call, address, method, tls, metadata, raw)
+
+
+def _call(address, method, tls, metadata, raw) -> str:
+    with open_channel(address, tls) as channel:
+        options = {"timeout": GENEROUS_SECONDS, "metadata": metadata}
         try:
             if method in _STREAMS:
-                await _first_of_stream(channel, method, raw, metadata)
+                next(channel.stream_stream(method)(iter([raw]), **options))
             elif method == GENERATE:
-                call = channel.unary_stream(method)(
-                    raw, timeout=GENEROUS_SECONDS, metadata=metadata
-                )
-                async for _ in call:
-                    pass
+                list(channel.unary_stream(method)(raw, **options))
             else:
-                await channel.unary_unary(method)(raw, timeout=GENEROUS_SECONDS, metadata=metadata)
-        except grpc.aio.AioRpcError as error:
+                channel.unary_unary(method)(raw, **options)
+        except grpc.RpcError as error:
             return error.code().name
     return "OK"
-
-
-async def _first_of_stream(channel, method, raw, metadata):
-    async def requests():
-        yield raw
-
-    call = channel.stream_stream(method)(requests(), timeout=GENEROUS_SECONDS, metadata=metadata)
-    async for _ in call:
-        return

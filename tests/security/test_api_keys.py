@@ -165,18 +165,18 @@ def test_the_file_is_looked_at_once_a_second_and_a_broken_one_keeps_the_old_keys
     def names():
         return [key.name for key in keys.current()]
 
-    path.write_text(add_key("", "bobby", KEY))
+    path.write_text(add_key("", "bob", KEY))
     assert names() == ["alice"]
     seconds[0] = 1.0
-    assert names() == ["bobby"]
+    assert names() == ["bob"]
     path.write_text("not keys at all: secret")
     for _ in range(3):
         seconds[0] += 1.0
-        assert names() == ["bobby"]
+        assert names() == ["bob"]
     path.unlink()
     for _ in range(3):
         seconds[0] += 1.0
-        assert names() == ["bobby"]
+        assert names() == ["bob"]
     path.write_text("# nobody\n")
     seconds[0] += 1.0
     assert names() == []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import logging
 import shutil
 import ssl
 import stat
@@ -222,7 +222,7 @@ async def test_a_running_coordinator_shows_a_new_certificate_and_trusts_a_new_au
 
 
 async def test_a_worker_joins_once_its_certificate_was_replaced_by_a_good_one(
-    world, certificates, tmp_path
+    world, certificates, tmp_path, caplog
 ):
     """It was refused as expired, keeps trying, and reads its files again."""
     expired = certificates.files(PeerRole.WORKER, "expired")
@@ -230,8 +230,9 @@ async def test_a_worker_joins_once_its_certificate_was_replaced_by_a_good_one(
     files = TlsFiles(str(tmp_path / "w.pem"), str(tmp_path / "w-key.pem"), good.ca_certs)
     shutil.copy(expired.certfile, files.certfile)
     shutil.copy(expired.keyfile, files.keyfile)
+    caplog.set_level(logging.INFO)
     worker = await world.start(Role.TARGET, files=files)
-    await asyncio.sleep(0)
+    await world.until(lambda: "registration.waiting" in caplog.text)
     assert world.status(worker) == (None, "")
     shutil.copy(good.keyfile, files.keyfile)
     shutil.copy(good.certfile, files.certfile)
