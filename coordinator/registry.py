@@ -11,17 +11,7 @@ from collections.abc import Callable, Sequence
 
 import grpc.aio
 
-from coordinator.links import (
-    Batch,
-    LinkEvents,
-    LinkKind,
-    Reply,
-    WorkerLink,
-    exchange_drafts,
-    exchange_verifies,
-    release_drafts,
-    release_verifies,
-)
+from coordinator.links import Batch, LinkEvents, Reply, WorkerLink
 from coordinator.members import (
     HeartbeatAnswer,
     Incarnations,
@@ -31,6 +21,7 @@ from coordinator.members import (
     ServedModel,
 )
 from coordinator.pools import Pools
+from coordinator.roles import link_kind
 from coordinator.scheduler.events import WorkerJoined
 from coordinator.text import TextCodec
 from exspec.core.cluster import WorkerInfo, WorkerState, WorkerStatus
@@ -222,16 +213,10 @@ class WorkerRegistry:
 
         member.link = WorkerLink(
             member.info,
-            self._link_kind(member.info.role),
+            link_kind(member.info.role, self._limits, self._worker_tls),
             LinkEvents(on_up, on_down, on_reply),
         )
         member.link_task = asyncio.create_task(member.link.run())
-
-    def _link_kind(self, role: Role) -> LinkKind:
-        limits, tls = self._limits, self._worker_tls
-        if role is Role.TARGET:
-            return LinkKind(exchange_verifies, release_verifies, limits.target_timeout_seconds, tls)
-        return LinkKind(exchange_drafts, release_drafts, limits.draft_timeout_seconds, tls)
 
     async def _define_model(self, member: Member, channel: grpc.aio.Channel) -> None:
         """The first target of a name that answers says what is served under it."""

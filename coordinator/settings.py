@@ -85,7 +85,10 @@ class CoordinatorSettings(ServiceSettings):
         10.0, gt=0, description="Silence after which a worker is taken for lost."
     )
     draft_timeout_seconds: float = Field(
-        20.0, gt=0, description="Time a draft worker gets for one batch before it is left out."
+        5.0,
+        gt=0,
+        description="Time a draft worker gets for one batch before it is left out; it is tried "
+        "again with a batch of its own, after a time that doubles.",
     )
     target_timeout_seconds: float = Field(
         300.0, gt=0, description="Time a target worker gets for one batch before it is left out."

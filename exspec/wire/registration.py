@@ -69,14 +69,15 @@ class Registration:
         await old.close()
 
     async def keep(self) -> None:
-        """Register and send heartbeats until cancelled.
+        """Register and send heartbeats until cancelled, or until an operator drained the worker.
 
         Raises:
             IncompatibleWorkerError: the coordinator refused the worker, for good.
         """
-        while True:
+        is_drained = False
+        while not is_drained:
             lease = await self._register()
-            await self._send_heartbeats(lease)
+            is_drained = await self._send_heartbeats(lease)
 
     async def leave(self) -> None:
         """Tell the coordinator to move what this worker holds, and wait until it has."""
@@ -124,7 +125,8 @@ class Registration:
                 ) from error
             raise from_call(error) from error
 
-    async def _send_heartbeats(self, lease: Lease) -> None:
+    async def _send_heartbeats(self, lease: Lease) -> bool:
+        """Until the coordinator does not know the worker (False), or wants it to stop (True)."""
         request = registry_pb2.HeartbeatRequest(
             worker_id=self._worker.worker_id, incarnation=self._worker.incarnation
         )
@@ -138,4 +140,7 @@ class Registration:
                 continue
             if not response.is_known:
                 logger.info("registration.unknown coordinator=%s", self._coordinator)
-                return
+                return False
+            if response.should_stop:
+                logger.info("registration.drained coordinator=%s", self._coordinator)
+                return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from bell import Bell
@@ -41,9 +41,15 @@ class _Target(TargetServicer):
 
 class _Draft(DraftServicer):
     tamper: Tamper
+    note: Callable[[Sequence[str]], Awaitable[None]]
 
     async def Draft(self, request_iterator, context):
-        async with contextlib.aclosing(super().Draft(request_iterator, context)) as replies:
+        async def noted():
+            async for request in request_iterator:
+                await self.note([entry.key.sequence_id for entry in request.entries])
+                yield request
+
+        async with contextlib.aclosing(super().Draft(noted(), context)) as replies:
             async for reply in replies:
                 yield self.tamper(reply)
 
@@ -62,6 +68,10 @@ class FakeWorker:
         self.num_slots = runner.num_slots
         self.kv_layout = "slots"
         self.draft_for = ""
+        self.asked: list[str] = []
+        """Sequences a draft worker was sent entries for, in the order they came."""
+        self.hold: Callable[[Sequence[str]], Awaitable[None]] | None = None
+        """Holds a draft worker's batches up, by the sequences in them."""
         self.tokenizer = NO_TOKENIZER
         self._thread = WorkerThread(name)
         self._bell = bell
@@ -105,6 +115,7 @@ class FakeWorker:
         else:
             draft = _Draft(self._thread, monotonic, self.incarnation)
             draft.tamper = self._falsify
+            draft.note = self._note
             self.servicer = draft
             draft.open(self.sessions)  # type: ignore[arg-type]
             draft_pb2_grpc.add_DraftServiceServicer_to_server(draft, server.grpc_server)
@@ -150,6 +161,11 @@ class FakeWorker:
         assert self.registration is not None
         await self.registration.leave()
         await self.kill()
+
+    async def _note(self, names: Sequence[str]) -> None:
+        self.asked.extend(names)
+        if self.hold is not None:
+            await self.hold(names)
 
     def _falsify(self, reply: Any) -> Any:
         self._bell.ring()
