@@ -24,6 +24,7 @@ from exspec.runtime.worker_metrics import METRICS, WorkerFigures, WorkerMeasures
 from exspec.v1 import common_pb2, draft_pb2, draft_pb2_grpc
 from exspec.wire import worker_process
 from exspec.wire.channel import open_aio_channel
+from exspec.wire.process import StopSignals
 
 LABELS = {"role": "draft", "model_name": "ngram"}
 
@@ -34,7 +35,7 @@ class _Process:
     def __init__(self, monkeypatch, tmp_path) -> None:
         self.runner = ToyRunner(draft_language)
         self.may_load = threading.Event()
-        self.stopping = asyncio.Event()
+        self.stop = StopSignals()
         self._collected = asyncio.Event()
         self._port_file = tmp_path / "address"
         flags = ["--metrics-port", "0", "--port-file", str(self._port_file), "--worker-id", "d"]
@@ -43,7 +44,7 @@ class _Process:
         identity = worker_process.Identity(Role.DRAFT, "d")
         role = DraftRole(settings, identity)
         monkeypatch.setattr(role, "_proposer", self._load)
-        monkeypatch.setattr(worker_process, "stop_event", lambda: self.stopping)
+        monkeypatch.setattr(worker_process, "stop_signals", lambda: self.stop)
         monkeypatch.setattr(worker_process, "metrics_served", self._served)
         self._metrics_address = asyncio.get_running_loop().create_future()
         self.life = asyncio.create_task(worker_process.run_worker(role, identity, settings))
@@ -89,7 +90,7 @@ async def process(monkeypatch, tmp_path):
     yield made
     made.may_load.set()
     made.runner.gate.set()
-    made.stopping.set()
+    made.stop.note()
     await asyncio.gather(made.life, return_exceptions=True)
 
 
@@ -154,7 +155,7 @@ async def test_a_port_in_use_is_told_before_a_model_is_loaded(monkeypatch):
         identity = worker_process.Identity(Role.DRAFT, "d")
         role = DraftRole(settings, identity)
         monkeypatch.setattr(role, "load", lambda: pytest.fail("it loads"))
-        monkeypatch.setattr(worker_process, "stop_event", asyncio.Event)
+        monkeypatch.setattr(worker_process, "stop_signals", StopSignals)
         with pytest.raises(UnavailableError, match="--metrics-port"):
             await worker_process.run_worker(role, identity, settings)
 
