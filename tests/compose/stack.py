@@ -36,16 +36,9 @@ class Stack:
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.project = f"exspec-test-{os.getpid()}"
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.ca_file = folder / "exspec-ca.pem"
-        self.environment = {
-            **os.environ,  # noqa: TID251 - the command's own surroundings
-            "EXSPEC_PORT": self.address.rpartition(":")[2],
-            "EXSPEC_NUM_THREADS": "1",
-            "EXSPEC_MAX_NUM_SEQS": "4",
-            "EXSPEC_MAX_MODEL_LEN": "256",
-            **variables,
-        }
+        self.environment = {**environment_of(self.address), **variables}
 
     def run(self, *command: str, is_checked: bool = True) -> str:
         """`docker COMMAND`; what it printed."""
@@ -127,7 +120,19 @@ class Stack:
         sys.stdout.write(self.compose("ps", "-a", is_checked=False))
 
 
-def _free_port() -> int:
+def environment_of(address: str) -> dict[str, str]:
+    """For the engine's commands: small workers of one thread each, clients at `address`."""
+    return {
+        **os.environ,  # noqa: TID251 - the command's own surroundings
+        "EXSPEC_PORT": address.rpartition(":")[2],
+        "EXSPEC_NUM_THREADS": "1",
+        "EXSPEC_MAX_NUM_SEQS": "4",
+        "EXSPEC_MAX_MODEL_LEN": "256",
+    }
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
