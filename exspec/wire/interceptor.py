@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -56,15 +56,19 @@ class Edge:
 class Messages:
     """The messages of a stream, parsed one by one as they are asked for."""
 
-    def __init__(self, raws: AsyncIterator[bytes], edge: Edge) -> None:
-        self._raws = aiter(raws)
+    def __init__(self, raws: AsyncIterable[bytes], edge: Edge) -> None:
+        self._raws = raws
         self._edge = edge
+        self._iterator: AsyncIterator[bytes] | None = None
+        """None until the first is asked for: the library warns of one that was never used."""
 
     def __aiter__(self) -> Messages:
         return self
 
     async def __anext__(self) -> Any:  # noqa: ANN401 - as above
-        return self._edge.message(await anext(self._raws))
+        if self._iterator is None:
+            self._iterator = aiter(self._raws)
+        return self._edge.message(await anext(self._iterator))
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
