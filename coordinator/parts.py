@@ -73,7 +73,12 @@ def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> 
         driver,
         pool,
         accounting,
-        ServiceLimits(settings.max_waiting, settings.unavailable_seconds),
+        ServiceLimits(
+            settings.max_waiting,
+            settings.unavailable_seconds,
+            settings.slow_reader_seconds,
+            settings.max_client_requests,
+        ),
         clock,
     )
     readiness_changed = asyncio.Event()

@@ -41,9 +41,9 @@ from exspec.wire.convert_generation import (
     batch_item,
     check_batch,
     event_to_message,
-    prompt_from_message,
     request_from_message,
 )
+from exspec.wire.convert_prompt import prompt_from_message
 from exspec.wire.status import to_status
 
 _OPTIONS = (

@@ -28,11 +28,11 @@ from exspec.core.params import (
 )
 from exspec.v1 import generation_pb2 as pb
 from exspec.wire.convert_generation import (
-    prompt_to_message,
     request_to_message,
     sampling_to_message,
     speculation_to_message,
 )
+from exspec.wire.convert_prompt import prompt_to_message
 
 PromptInput = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]] | Prompt
 """Text, token ids, or a conversation (the model's chat template is applied by the coordinator)."""

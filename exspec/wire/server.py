@@ -6,6 +6,7 @@ errors into statuses and unknown ones into INTERNAL, logged once under an id. No
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import ipaddress
@@ -45,6 +46,9 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 
 LIVENESS = ""
 """Health name that says the process is up, whether or not it can serve."""
+
+ABORT_SECONDS = 5.0
+"""How long a handler waits for its error to be taken off its hands."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -210,4 +214,7 @@ async def _abort(context: Context, error: Exception, method: str) -> None:
         error_id = uuid.uuid4().hex[:12]
         logger.error("rpc.failed method=%s error_id=%s", method, error_id, exc_info=error)
         error = InternalError(f"internal error {error_id}; see the server's log")
-    await context.abort_with_status(to_status(error))
+    with contextlib.suppress(TimeoutError):
+        # A caller that does not read gets the status when it does; nobody waits for that.
+        async with asyncio.timeout(ABORT_SECONDS):
+            await context.abort_with_status(to_status(error))
