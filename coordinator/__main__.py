@@ -29,12 +29,12 @@ async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
         ExspecError: the port was refused.
     """
     from coordinator.parts import SERVICE_NAMES, build
-    from exspec.wire.channel import MAX_REQUEST_BYTES
+    from exspec.wire.channel import MAX_RESUMED_REQUEST_BYTES
     from exspec.wire.process import stop_event, write_port_file
     from exspec.wire.server import RpcServer
 
     stopping = stop_event()
-    server = RpcServer(SERVICE_NAMES, max_request_bytes=MAX_REQUEST_BYTES)
+    server = RpcServer(SERVICE_NAMES, max_request_bytes=MAX_RESUMED_REQUEST_BYTES)
     bound = server.bind(settings.host, settings.port, allow_insecure=settings.allow_insecure_bind)
     parts = build(settings, monotonic, trace)
     parts.add_to(server.grpc_server)

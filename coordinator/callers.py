@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from exspec.core.errors import DeadlineExceededError, InvalidRequestError, TooManyRequestsError
@@ -71,7 +71,7 @@ class ClientPlaces:
         return len(self._counts)
 
     @contextlib.contextmanager
-    def taken(self, client: str, num: int) -> Iterator[Places]:
+    def taken(self, client: str, num: int) -> Generator[Places]:
         """Take places for the sequences of a call, until they are released or the block ends.
 
         Raises:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, replace
 
 from coordinator.accounting import Accounting
@@ -71,7 +71,7 @@ class GenerationService:
         self._target_changed = asyncio.Event()
 
     @contextlib.contextmanager
-    def places(self, caller: Caller, num: int) -> Iterator[Places]:
+    def places(self, caller: Caller, num: int) -> Generator[Places]:
         """Count the sequences of a call for its client; see `ClientPlaces.taken`."""
         with self._places.taken(caller.client, num) as places:
             yield places
@@ -202,7 +202,7 @@ class GenerationService:
                 self._driver.cancel(spec.sequence_id)
 
     @contextlib.contextmanager
-    def _until_deadline(self, sequence_id: SequenceId, caller: Caller) -> Iterator[None]:
+    def _until_deadline(self, sequence_id: SequenceId, caller: Caller) -> Generator[None]:
         """End the sequence when its caller stops waiting, wherever it is by then."""
         seconds_left = caller.seconds_left(self._clock)
         if seconds_left is None:
