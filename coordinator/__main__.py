@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from coordinator.settings import CoordinatorSettings
+from coordinator.traces import TraceFiles, Traces
 from exspec.core.errors import ExspecError
 from exspec.runtime.clock import monotonic
 from exspec.runtime.logs import set_up_logging
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("coordinator")
 
 
-async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
+async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
@@ -36,7 +36,7 @@ async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
     stopping = stop_event()
     server = RpcServer(SERVICE_NAMES, max_request_bytes=MAX_RESUMED_REQUEST_BYTES)
     bound = server.bind(settings.host, settings.port, allow_insecure=settings.allow_insecure_bind)
-    parts = build(settings, monotonic, trace)
+    parts = build(settings, monotonic, traces)
     parts.add_to(server.grpc_server)
     await server.start()
     logger.info("coordinator.listening address=%s policy=%s", bound, settings.policy)
@@ -52,15 +52,15 @@ async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await parts.pool.close()
+        await parts.registry.close()
     logger.info("coordinator.stopped")
 
 
 async def _keep_health(server: RpcServer, parts: Parts) -> None:
-    """Ready while a connected target takes rows."""
+    """Ready while a connected target, of whatever model, takes rows."""
     while True:
         parts.readiness_changed.clear()
-        await server.set_ready(is_ready=parts.pool.has_target)
+        await server.set_ready(is_ready=parts.pools.has_target)
         await parts.readiness_changed.wait()
 
 
@@ -70,10 +70,8 @@ def main(argv: list[str]) -> int:
     set_up_logging(settings.log_level, settings.log_format)
     with contextlib.ExitStack() as stack:
         try:
-            trace = None
-            if settings.record_trace:
-                trace = stack.enter_context(Path(settings.record_trace).open("w"))
-            asyncio.run(serve(settings, trace))
+            path = settings.record_trace
+            asyncio.run(serve(settings, TraceFiles(path, stack) if path else None))
         except (ExspecError, OSError) as error:
             logger.error("coordinator.failed reason=%s", error)  # noqa: TRY400
             return 1

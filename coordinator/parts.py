@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TextIO
 
 import grpc.aio
 
@@ -12,8 +11,9 @@ from coordinator.accounting import Accounting
 from coordinator.cluster_view import ClusterView
 from coordinator.driver import Driver, Timing
 from coordinator.ledger import Ledger
-from coordinator.members import PoolLimits
-from coordinator.pool import WorkerPool
+from coordinator.members import PoolLimits, ServedModel
+from coordinator.pools import Pool, Pools
+from coordinator.registry import WorkerRegistry
 from coordinator.scheduler.policies import POLICIES
 from coordinator.scheduler.replay import Recorder
 from coordinator.scheduler.rules import speculation_rule
@@ -21,6 +21,7 @@ from coordinator.scheduler.scheduler import Scheduler
 from coordinator.service import GenerationService, ServiceLimits
 from coordinator.servicer import AdminServicer, GenerationServicer, RegistryServicer
 from coordinator.settings import CoordinatorSettings
+from coordinator.traces import Traces
 from exspec.runtime.clock import Clock
 from exspec.v1 import generation_pb2_grpc, registry_pb2_grpc
 
@@ -35,8 +36,8 @@ SERVICE_NAMES = (
 class Parts:
     """What a running coordinator consists of."""
 
-    pool: WorkerPool
-    driver: Driver
+    pools: Pools
+    registry: WorkerRegistry
     service: GenerationService
     view: ClusterView
     limits: PoolLimits
@@ -45,34 +46,32 @@ class Parts:
     def add_to(self, server: grpc.aio.Server) -> None:
         """Add the services."""
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(self.service, self.pool), server
+            GenerationServicer(self.service, self.pools), server
         )
         registry_pb2_grpc.add_RegistryServiceServicer_to_server(
-            RegistryServicer(self.pool, self.limits), server
+            RegistryServicer(self.registry, self.limits), server
         )
-        registry_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(self.view), server)
+        registry_pb2_grpc.add_AdminServiceServicer_to_server(
+            AdminServicer(self.view, self.registry), server
+        )
 
 
-def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> Parts:
+def build(settings: CoordinatorSettings, clock: Clock, traces: Traces | None) -> Parts:
     """Put a coordinator together; must run inside the event loop that will run it."""
     limits = PoolLimits(
         settings.lease_seconds, settings.draft_timeout_seconds, settings.target_timeout_seconds
     )
-    scheduler = Scheduler(
-        POLICIES[settings.policy](),
-        settings.scheduler_limits,
-        speculation=speculation_rule(settings.num_speculative_tokens),
-    )
-    accounting = Accounting(clock)
-    ledger = Ledger(clock)
-    pool = WorkerPool(limits, clock)
-    recorder = None if trace is None else Recorder(scheduler, trace)
-    timing = Timing(clock, asyncio.get_running_loop().call_later)
-    driver = Driver(scheduler, ledger, accounting, pool, timing, recorder)
+    readiness_changed = asyncio.Event()
+
+    def note_change() -> None:
+        service.note_target_change()
+        readiness_changed.set()
+
+    pools = Pools(lambda model: _pool(model, settings, clock, registry, traces))
+    registry = WorkerRegistry(pools, limits, clock, note_change)
     service = GenerationService(
-        driver,
-        pool,
-        accounting,
+        pools,
+        registry,
         ServiceLimits(
             settings.max_waiting,
             settings.unavailable_seconds,
@@ -81,12 +80,26 @@ def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> 
         ),
         clock,
     )
-    readiness_changed = asyncio.Event()
+    view = ClusterView(pools, registry, settings, clock, clock())
+    return Parts(pools, registry, service, view, limits, readiness_changed)
 
-    def note_change() -> None:
-        service.note_target_change()
-        readiness_changed.set()
 
-    pool.attach(driver, note_change)
-    view = ClusterView(driver, pool, accounting, settings, clock, clock())
-    return Parts(pool, driver, service, view, limits, readiness_changed)
+def _pool(
+    model: ServedModel,
+    settings: CoordinatorSettings,
+    clock: Clock,
+    registry: WorkerRegistry,
+    traces: Traces | None,
+) -> Pool:
+    """A pool for a model that was not served before."""
+    scheduler = Scheduler(
+        POLICIES[settings.policy](),
+        settings.scheduler_limits,
+        speculation=speculation_rule(settings.num_speculative_tokens),
+    )
+    accounting = Accounting(clock)
+    stream = None if traces is None else traces.open(model.facts.name)
+    recorder = None if stream is None else Recorder(scheduler, stream)
+    timing = Timing(clock, asyncio.get_running_loop().call_later)
+    driver = Driver(scheduler, Ledger(clock), accounting, registry, timing, recorder)
+    return Pool(model, driver, accounting)

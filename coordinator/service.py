@@ -9,21 +9,19 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass, replace
 
-from coordinator.accounting import Accounting
 from coordinator.admission import Admitted, admit
 from coordinator.callers import Caller, ClientPlaces, Places, deadline_error
 from coordinator.delivery import Mailbox
 from coordinator.driver import Driver
-from coordinator.members import ServedModel
-from coordinator.pool import WorkerPool
+from coordinator.pools import Pool, Pools
+from coordinator.registry import WorkerRegistry
 from coordinator.scheduler.events import SequenceArrived
 from coordinator.scheduler.rows import Phase
 from exspec.core.errors import (
     ExspecError,
-    ModelNotFoundError,
     QueueFullError,
     UnavailableError,
 )
@@ -52,15 +50,13 @@ class GenerationService:
 
     def __init__(
         self,
-        driver: Driver,
-        pool: WorkerPool,
-        accounting: Accounting,
+        pools: Pools,
+        registry: WorkerRegistry,
         limits: ServiceLimits,
         clock: Clock,
     ) -> None:
-        self._driver = driver
-        self._pool = pool
-        self._accounting = accounting
+        self._pools = pools
+        self._registry = registry
         self.limits = limits
         self._clock = clock
         self._incarnation = secrets.token_hex(6)
@@ -95,8 +91,8 @@ class GenerationService:
         request_id = request.request_id or f"req-{secrets.token_hex(8)}"
         request = replace(request, request_id=request_id)
         try:
-            admitted = await self._admit(request, caller)
-            events = self._stream(request, admitted, caller, arrived)
+            pool, admitted = await self._admit(request, caller)
+            events = self._stream(request, pool, admitted, caller, arrived)
             async with contextlib.aclosing(events):
                 async for event in events:
                     yield event
@@ -104,21 +100,17 @@ class GenerationService:
             error.request_id = error.request_id or request_id
             raise
 
-    async def require_model(self, name: str) -> ServedModel:
-        """The served model, if it has that name; waits a bounded time for the first target.
+    async def require_pool(self, name: str) -> Pool:
+        """The pool of a served name, or the only one; waits a bounded time for the first target.
 
         Raises:
-            ModelNotFoundError: another model is served.
+            InvalidRequestError, ModelNotFoundError: the name says none of those there are.
             UnavailableError: no target came in time.
             QueueFullError: too many wait for it already.
         """
-        if self._pool.model is None:
-            await self._wait_for_target()
-        model = self._pool.model
-        assert model is not None
-        if name and name != model.facts.name:
-            raise ModelNotFoundError(f"model {name!r} is not served here; {model.facts.name!r} is")
-        return model
+        if not len(self._pools):
+            await self._wait_for_target(lambda: len(self._pools) > 0)
+        return self._pools.choose(name)
 
     def note_target_change(self) -> None:
         """A target joined or left."""
@@ -133,7 +125,7 @@ class GenerationService:
             try:
                 if lateness < LATE_TICK_SECONDS:
                     # A loop that was held up has heartbeats it has not read yet.
-                    self._pool.expire_leases()
+                    self._registry.expire_leases()
                 self._give_up_stranded()
             except Exception:  # a bug met once may not stop the clock for everybody
                 logger.exception("service.tick_failed")
@@ -141,25 +133,30 @@ class GenerationService:
     def _give_up_stranded(self) -> None:
         """Bound the wait of sequences that no connected target could hold."""
         now = self._clock()
-        ledger = self._driver.ledger
-        longest = self._pool.max_length
-        stranded = (i for i in ledger.sequence_ids if ledger.max_length(i) > longest)
+        stranded = {i: pool for pool in self._pools for i in pool.stranded()}
         self._stranded_since = {i: self._stranded_since.get(i, now) for i in stranded}
         for sequence_id, since in tuple(self._stranded_since.items()):
             if now - since > self.limits.unavailable_seconds:
+                driver = stranded[sequence_id].driver
+                ledger = driver.ledger
                 message = (
                     f"no target worker is left that holds {ledger.max_length(sequence_id)} tokens; "
                     f"{ledger.num_generated(sequence_id)} tokens had been generated and delivered"
                 )
-                self._driver.fail(sequence_id, UnavailableError(message))
+                driver.fail(sequence_id, UnavailableError(message))
 
-    async def _wait_for_target(self) -> None:
-        """Until there is a model to serve. Who waits here waits in the queue as any other."""
+    async def _wait_for_target(self, has_come: Callable[[], bool]) -> None:
+        """Until a target brought what is asked for. Who waits here waits in the queue as any other.
+
+        Raises:
+            UnavailableError: none came in time.
+            QueueFullError: too many wait already.
+        """
         self._require_queue(self._num_without_target)
         self._num_without_target += 1
         deadline = self._clock() + self.limits.unavailable_seconds
         try:
-            while self._pool.model is None:
+            while not has_come():
                 self._target_changed.clear()
                 async with asyncio.timeout(max(0.0, deadline - self._clock())):
                     await self._target_changed.wait()
@@ -168,28 +165,46 @@ class GenerationService:
         finally:
             self._num_without_target -= 1
 
-    async def _admit(self, request: GenerationRequest, caller: Caller) -> Admitted:
+    async def _pool_of(self, request: GenerationRequest) -> Pool:
+        """The pool that is to serve a request.
+
+        What is resumed was served: after a restart its model may come later than others.
+        """
+        name = request.model
+        if request.resume is not None and name and self._pools.find(name) is None:
+            await self._wait_for_target(lambda: self._pools.find(name) is not None)
+        return await self.require_pool(name)
+
+    async def _admit(self, request: GenerationRequest, caller: Caller) -> tuple[Pool, Admitted]:
         seconds_left = caller.seconds_left(self._clock)
         try:
             async with asyncio.timeout(seconds_left):
-                model = await self.require_model(request.model)
+                pool = await self._pool_of(request)
                 self._num_sequences += 1
                 sequence_id = SequenceId(f"{self._incarnation}-{self._num_sequences}")
-                context_length = self._pool.max_length or model.facts.max_length
-                return await asyncio.to_thread(admit, request, model, context_length, sequence_id)
+                context_length = pool.max_length or pool.model.facts.max_length
+                admitted = await asyncio.to_thread(
+                    admit, request, pool.model, context_length, sequence_id
+                )
+                return pool, admitted
         except TimeoutError as error:
             raise deadline_error() from error
 
     async def _stream(
-        self, request: GenerationRequest, admitted: Admitted, caller: Caller, arrived: float
+        self,
+        request: GenerationRequest,
+        pool: Pool,
+        admitted: Admitted,
+        caller: Caller,
+        arrived: float,
     ) -> AsyncGenerator[Event, None]:
-        spec, mailbox = admitted.spec, Mailbox()
-        with self._until_deadline(spec.sequence_id, caller):
-            self._driver.ledger.open(spec, admitted.output, mailbox.put, arrived)
+        driver, spec, mailbox = pool.driver, admitted.spec, Mailbox()
+        with self._until_deadline(spec.sequence_id, driver, caller):
+            driver.ledger.open(spec, admitted.output, mailbox.put, arrived)
             try:
-                if spec.sequence_id in self._driver.ledger:
-                    self._arrive(request, admitted)
-                self._accounting.note_request(len(spec.prompt_tokens))
+                if spec.sequence_id in driver.ledger:
+                    self._arrive(request, driver, admitted)
+                pool.accounting.note_request(len(spec.prompt_tokens))
                 yield admitted.started
                 while True:
                     event = await mailbox.take()
@@ -199,26 +214,28 @@ class GenerationService:
                     if isinstance(event, Completed):
                         return
             finally:
-                self._driver.cancel(spec.sequence_id)
+                driver.cancel(spec.sequence_id)
 
     @contextlib.contextmanager
-    def _until_deadline(self, sequence_id: SequenceId, caller: Caller) -> Generator[None]:
+    def _until_deadline(
+        self, sequence_id: SequenceId, driver: Driver, caller: Caller
+    ) -> Generator[None]:
         """End the sequence when its caller stops waiting, wherever it is by then."""
         seconds_left = caller.seconds_left(self._clock)
         if seconds_left is None:
             yield
             return
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(seconds_left, self._driver.fail, sequence_id, deadline_error())
+        timer = loop.call_later(seconds_left, driver.fail, sequence_id, deadline_error())
         try:
             yield
         finally:
             timer.cancel()
 
-    def _arrive(self, request: GenerationRequest, admitted: Admitted) -> None:
+    def _arrive(self, request: GenerationRequest, driver: Driver, admitted: Admitted) -> None:
         """Hand a sequence to the scheduler; QueueFullError if it would wait and may not."""
         spec = admitted.spec
-        self._driver.arrive(
+        driver.arrive(
             SequenceArrived(
                 spec.sequence_id,
                 len(spec.prompt_tokens) + len(spec.resumed_tokens),
@@ -228,7 +245,7 @@ class GenerationService:
                 group=request.group,
             )
         )
-        scheduler = self._driver.scheduler
+        scheduler = driver.scheduler
         if scheduler.phase_of(spec.sequence_id) is Phase.WAITING:
             self._require_queue(scheduler.num_waiting - 1)
 

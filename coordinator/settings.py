@@ -65,7 +65,9 @@ class CoordinatorSettings(ServiceSettings):
         "make the pass take about three times as long.",
     )
     max_waiting: int = Field(
-        1024, ge=0, description="Most requests that may wait for a place; more are refused."
+        1024,
+        ge=0,
+        description="Most requests per model that may wait for a place; more are refused.",
     )
     max_client_requests: int | None = Field(
         None,
@@ -91,7 +93,9 @@ class CoordinatorSettings(ServiceSettings):
         30.0, ge=0, description="Time requests wait for a target when there is none."
     )
     record_trace: str = Field(
-        "", description="File to record the scheduler's events and commands in; empty: none."
+        "",
+        description="File to record the scheduler's events and commands in; empty: none. A second "
+        "served model's go to the same name with .2 added, and so on.",
     )
 
     @field_validator("num_speculative_tokens")

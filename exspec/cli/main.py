@@ -10,6 +10,7 @@ from exspec.cli.bench_policies import grouping, policies
 from exspec.cli.bench_simulate import simulate
 from exspec.cli.demo import demo
 from exspec.cli.doctor import doctor
+from exspec.cli.drain import drain
 from exspec.cli.generate import generate
 from exspec.cli.health import health
 from exspec.cli.serve import serve_app
@@ -28,6 +29,7 @@ app.command()(up)
 app.add_typer(serve_app, name="serve")
 app.command()(generate)
 app.command()(status)
+app.command()(drain)
 app.command()(health)
 app.command()(doctor)
 app.command()(demo)

@@ -118,6 +118,16 @@ class AsyncClient:
         )
         return status_from_message(answer)
 
+    async def drain_worker(self, worker_id: str, *, timeout: float | None = None) -> int:
+        """Let a worker go: no new rows at once, the rest is moved, then it stops by itself.
+
+        Returns how many sequences were moved, once none is left. Asked again it goes on waiting.
+        """
+        request = registry_pb2.DrainWorkerRequest(worker_id=worker_id)
+        attempts = self._connection.attempts("", timeout)
+        answer = await self._connection.call(self._connection.stubs.drain_worker, request, attempts)
+        return answer.num_moved_sequences
+
     async def wait_until_ready(self, timeout: float = 60.0) -> ClusterStatus:
         """Wait until requests can be served; UnavailableError says what is missing if they cannot.
 

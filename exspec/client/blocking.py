@@ -109,6 +109,16 @@ class Client:
         answer = self._connection.call(self._connection.stubs.cluster_status, request, attempts)
         return status_from_message(answer)
 
+    def drain_worker(self, worker_id: str, *, timeout: float | None = None) -> int:
+        """Let a worker go: no new rows at once, the rest is moved, then it stops by itself.
+
+        Returns how many sequences were moved, once none is left. Asked again it goes on waiting.
+        """
+        request = registry_pb2.DrainWorkerRequest(worker_id=worker_id)
+        attempts = self._connection.attempts("", timeout)
+        answer = self._connection.call(self._connection.stubs.drain_worker, request, attempts)
+        return answer.num_moved_sequences
+
     def wait_until_ready(self, timeout: float = 60.0) -> ClusterStatus:
         """Wait until requests can be served; UnavailableError says what is missing if they cannot.
 

@@ -71,6 +71,7 @@ class GenerationCourse:
             return self._message
         request = pb.GenerateRequest()
         request.CopyFrom(self._message)
+        request.model = request.model or self.fold.model
         request.resume.CopyFrom(self.fold.resume())
         return request
 
@@ -107,6 +108,7 @@ class BatchCourse:
         self._asked = self.fold.unfinished
         request = pb.GenerateBatchRequest()
         request.CopyFrom(self._message)
+        request.model = request.model or self.fold.model
         del request.prompts[:]
         request.prompts.extend(self._message.prompts[index] for index in self._asked)
         request.resumes.extend(self.fold.resume(index) for index in self._asked)

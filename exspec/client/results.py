@@ -97,6 +97,11 @@ class GenerationFold:
             return not self.token_ids
         return bool(self.started.model_fingerprint)
 
+    @property
+    def model(self) -> str:
+        """The served name, which the coordinator may have chosen; empty before the start."""
+        return "" if self.started is None else self.started.model
+
     def resume(self) -> pb.Resume:
         """What a coordinator needs to go on with it."""
         if self.started is None:
@@ -182,9 +187,20 @@ class BatchFold:
         """Whether a coordinator could go on with what is not finished."""
         return all(self._folds[index].can_resume for index in self.unfinished)
 
+    @property
+    def model(self) -> str:
+        """The served name, which the coordinator may have chosen; empty before any start."""
+        return next((fold.model for fold in self._folds if fold.model), "")
+
     def resume(self, index: int) -> pb.Resume:
-        """What a coordinator needs to go on with a prompt."""
-        return self._folds[index].resume()
+        """What a coordinator needs to go on with a prompt.
+
+        Of one that has not started, only the model that began the others must be the same.
+        """
+        if self._folds[index].started is not None:
+            return self._folds[index].resume()
+        started = next((fold.started for fold in self._folds if fold.started), None)
+        return pb.Resume(model_fingerprint=started.model_fingerprint if started else "")
 
     @property
     def has_ended_prompts(self) -> bool:

@@ -73,6 +73,9 @@ class Stubs:
         self.cluster_status: UnaryCall[
             registry_pb2.GetClusterStatusRequest, registry_pb2.GetClusterStatusResponse
         ] = admin.GetClusterStatus
+        self.drain_worker: UnaryCall[
+            registry_pb2.DrainWorkerRequest, registry_pb2.DrainWorkerResponse
+        ] = admin.DrainWorker
 
 
 class AsyncStubs:
@@ -95,3 +98,6 @@ class AsyncStubs:
         self.cluster_status: AsyncUnaryCall[
             registry_pb2.GetClusterStatusRequest, registry_pb2.GetClusterStatusResponse
         ] = admin.GetClusterStatus
+        self.drain_worker: AsyncUnaryCall[
+            registry_pb2.DrainWorkerRequest, registry_pb2.DrainWorkerResponse
+        ] = admin.DrainWorker

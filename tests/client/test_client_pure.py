@@ -162,7 +162,7 @@ def _started(index=0, **said):
 
 def test_a_batch_asks_again_for_what_is_left_of_it():
     course = BatchCourse(plan_batch(["a", "b", "c", "d"], {"request_id": "mine"}))
-    said = {"model_fingerprint": "f", "max_tokens": 7, "prompt_sha256": b"h"}
+    said = {"model": "m", "model_fingerprint": "f", "max_tokens": 7, "prompt_sha256": b"h"}
     for message in (
         _started(0, **said),
         pb.GenerateBatchResponse(index=0, completed=pb.GenerationCompleted(finish_reason=3)),
@@ -173,8 +173,10 @@ def test_a_batch_asks_again_for_what_is_left_of_it():
         assert course.take(message) is not None
     again = course.request()
     assert [prompt.text for prompt in again.prompts] == ["c", "d"]
-    assert again.resumes[0] == pb.Resume()
-    assert again.resumes[1] == pb.Resume(token_ids=[5, 6], **said)
+    assert again.resumes[0] == pb.Resume(model_fingerprint="f")
+    assert again.model == "m"
+    resume = {name: value for name, value in said.items() if name != "model"}
+    assert again.resumes[1] == pb.Resume(token_ids=[5, 6], **resume)
     index, started = course.take(_started(0, **said))
     assert (index, started.request_id) == (2, "mine-2")
     assert course.take(_started(1, **said)) is None

@@ -60,6 +60,7 @@ class FakeWorker:
         self.model = facts(max_length=runner.capacity, vocab_size=runner.facts.vocab_size)
         self.num_slots = runner.num_slots
         self.kv_layout = "slots"
+        self.draft_for = ""
         self.tokenizer = NO_TOKENIZER
         self._thread = WorkerThread(name)
         self._bell = bell
@@ -87,6 +88,7 @@ class FakeWorker:
             self.num_slots,
             self.model,
             self.kv_layout,
+            draft_for=self.draft_for,
         )
 
     async def listen(self, port: int = 0) -> None:
