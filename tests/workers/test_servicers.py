@@ -198,13 +198,13 @@ async def test_what_waits_on_a_stream_that_is_given_up_is_not_computed(role):
         # Another stream's batch waits for the one thread behind what runs now.
         behind = stub()
         await behind.write(entry(1, "behind"))
+        await _until_queued(served.thread, 1)
         call.cancel()
         behind.cancel()
         again = stub()
         await again.write(entry(1, "again"))
-        # For the thread: the batch behind, the end of both streams, the new stream's batch.
-        while served.thread._executor._work_queue.qsize() < 4:  # noqa: ASYNC110 - nobody rings
-            await asyncio.sleep(0.01)
+        # The batch behind, the end of both streams, the new stream's batch.
+        await _until_queued(served.thread, 4)
         runner.gate.set()
         assert (await again.read()).batch_id == 1
         await again.done_writing()
@@ -214,3 +214,9 @@ async def test_what_waits_on_a_stream_that_is_given_up_is_not_computed(role):
         assert len(first) == 1
         num_prompts_fed = sum(row.start == 0 for rows in runner.passes for row in rows)
         assert num_prompts_fed == 2  # the one that ran, and the new stream's
+
+
+async def _until_queued(thread: WorkerThread, num_items: int) -> None:
+    async with asyncio.timeout(20):
+        while thread._executor._work_queue.qsize() < num_items:  # noqa: ASYNC110 - nobody rings
+            await asyncio.sleep(0.01)
