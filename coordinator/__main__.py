@@ -17,7 +17,7 @@ from exspec.runtime.settings import load_settings
 
 if TYPE_CHECKING:
     from coordinator.parts import Parts
-    from exspec.wire.server import RpcServer
+    from coordinator.servers import Ports
 
 logger = logging.getLogger("coordinator")
 
@@ -28,27 +28,32 @@ async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
     Raises:
         ExspecError: the port was refused.
     """
-    from coordinator.parts import SERVICE_NAMES, build
-    from exspec.wire.channel import MAX_RESUMED_REQUEST_BYTES
+    from coordinator.parts import build
+    from coordinator.servers import bind_ports
+    from exspec.core.peer_roles import PeerRole
     from exspec.wire.process import stop_event, write_port_file
-    from exspec.wire.server import RpcServer
+    from exspec.wire.tls import tls_files
 
     stopping = stop_event()
-    server = RpcServer(SERVICE_NAMES, max_request_bytes=MAX_RESUMED_REQUEST_BYTES)
-    bound = server.bind(settings.host, settings.port, allow_insecure=settings.allow_insecure_bind)
-    parts = build(settings, monotonic, traces)
-    parts.add_to(server.grpc_server)
-    await server.start()
-    logger.info("coordinator.listening address=%s policy=%s", bound, settings.policy)
+    ports = bind_ports(settings, monotonic)
+    tls = tls_files(settings)
+    parts = build(
+        settings, monotonic, traces, None if tls is None else tls.as_peer_of(PeerRole.WORKER)
+    )
+    ports.add_services(parts)
+    await ports.start()
+    logger.info(
+        "coordinator.listening address=%s policy=%s", ",".join(ports.addresses), settings.policy
+    )
     tasks = [
         asyncio.create_task(parts.service.run()),
-        asyncio.create_task(_keep_health(server, parts)),
+        asyncio.create_task(_keep_health(ports, parts)),
     ]
     try:
-        write_port_file(settings.port_file, bound)
+        write_port_file(settings.port_file, "\n".join(ports.addresses))
         await stopping.wait()
     finally:
-        await server.stop(settings.grace_seconds)
+        await ports.stop(settings.grace_seconds)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -56,11 +61,11 @@ async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
     logger.info("coordinator.stopped")
 
 
-async def _keep_health(server: RpcServer, parts: Parts) -> None:
+async def _keep_health(ports: Ports, parts: Parts) -> None:
     """Ready while a connected target, of whatever model, takes rows."""
     while True:
         parts.readiness_changed.clear()
-        await server.set_ready(is_ready=parts.pools.has_target)
+        await ports.set_ready(is_ready=parts.pools.has_target)
         await parts.readiness_changed.wait()
 
 

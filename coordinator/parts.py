@@ -24,12 +24,12 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.traces import Traces
 from exspec.runtime.clock import Clock
 from exspec.v1 import generation_pb2_grpc, registry_pb2_grpc
+from exspec.wire.tls import TlsConfig
 
-SERVICE_NAMES = (
-    "exspec.v1.GenerationService",
-    "exspec.v1.RegistryService",
-    "exspec.v1.AdminService",
-)
+GENERATION_SERVICE = "exspec.v1.GenerationService"
+REGISTRY_SERVICE = "exspec.v1.RegistryService"
+ADMIN_SERVICE = "exspec.v1.AdminService"
+SERVICE_NAMES = (GENERATION_SERVICE, REGISTRY_SERVICE, ADMIN_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,40 @@ class Parts:
     readiness_changed: asyncio.Event
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Add the services."""
+        """Add all services, for a coordinator with one port."""
+        self.add_generation_to(server)
+        self.add_registry_to(server)
+        self.add_admin_to(server)
+
+    def add_generation_to(self, server: grpc.aio.Server) -> None:
+        """Add what clients call."""
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
             GenerationServicer(self.service, self.pools), server
         )
+
+    def add_registry_to(self, server: grpc.aio.Server) -> None:
+        """Add what workers call."""
         registry_pb2_grpc.add_RegistryServiceServicer_to_server(
             RegistryServicer(self.registry, self.limits), server
         )
+
+    def add_admin_to(self, server: grpc.aio.Server) -> None:
+        """Add what operators call."""
         registry_pb2_grpc.add_AdminServiceServicer_to_server(
             AdminServicer(self.view, self.registry), server
         )
 
 
-def build(settings: CoordinatorSettings, clock: Clock, traces: Traces | None) -> Parts:
-    """Put a coordinator together; must run inside the event loop that will run it."""
+def build(
+    settings: CoordinatorSettings,
+    clock: Clock,
+    traces: Traces | None,
+    worker_tls: TlsConfig | None = None,
+) -> Parts:
+    """Put a coordinator together; must run inside the event loop that will run it.
+
+    `worker_tls` is how workers are connected to; None is plain text.
+    """
     limits = PoolLimits(
         settings.lease_seconds, settings.draft_timeout_seconds, settings.target_timeout_seconds
     )
@@ -68,7 +88,7 @@ def build(settings: CoordinatorSettings, clock: Clock, traces: Traces | None) ->
         readiness_changed.set()
 
     pools = Pools(lambda model: _pool(model, settings, clock, registry, traces))
-    registry = WorkerRegistry(pools, limits, clock, note_change)
+    registry = WorkerRegistry(pools, limits, clock, note_change, worker_tls)
     service = GenerationService(
         pools,
         registry,

@@ -11,17 +11,7 @@ from collections.abc import Callable, Sequence
 
 import grpc.aio
 
-from coordinator.links import (
-    Batch,
-    LinkEvents,
-    LinkKind,
-    Reply,
-    WorkerLink,
-    exchange_drafts,
-    exchange_verifies,
-    release_drafts,
-    release_verifies,
-)
+from coordinator.links import Batch, LinkEvents, Reply, WorkerLink
 from coordinator.members import (
     HeartbeatAnswer,
     Incarnations,
@@ -31,6 +21,7 @@ from coordinator.members import (
     ServedModel,
 )
 from coordinator.pools import Pools
+from coordinator.roles import link_kind
 from coordinator.scheduler.events import WorkerJoined
 from coordinator.text import TextCodec
 from exspec.core.cluster import WorkerInfo, WorkerState, WorkerStatus
@@ -39,6 +30,7 @@ from exspec.core.ids import Role, SequenceId, WorkerId
 from exspec.runtime.clock import Clock
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.convert_model import tokenizer_from_message
+from exspec.wire.tls import TlsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +39,17 @@ class WorkerRegistry:
     """Owns the registered workers. Drivers send through it (`driver.Senders`)."""
 
     def __init__(
-        self, pools: Pools, limits: PoolLimits, clock: Clock, on_change: Callable[[], None]
+        self,
+        pools: Pools,
+        limits: PoolLimits,
+        clock: Clock,
+        on_change: Callable[[], None],
+        worker_tls: TlsConfig | None = None,
     ) -> None:
         """`on_change` is called when a worker became ready or ceased to be."""
         self._pools = pools
         self._limits = limits
+        self._worker_tls = worker_tls
         self._clock = clock
         self._on_change = on_change
         self._members: dict[WorkerId, Member] = {}
@@ -215,17 +213,10 @@ class WorkerRegistry:
 
         member.link = WorkerLink(
             member.info,
-            self._link_kind(member.info.role),
+            link_kind(member.info.role, self._limits, self._worker_tls),
             LinkEvents(on_up, on_down, on_reply),
         )
         member.link_task = asyncio.create_task(member.link.run())
-
-    def _link_kind(self, role: Role) -> LinkKind:
-        if role is Role.TARGET:
-            return LinkKind(
-                exchange_verifies, release_verifies, self._limits.target_timeout_seconds
-            )
-        return LinkKind(exchange_drafts, release_drafts, self._limits.draft_timeout_seconds)
 
     async def _define_model(self, member: Member, channel: grpc.aio.Channel) -> None:
         """The first target of a name that answers says what is served under it."""

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from exspec.cli.common import (
-    DEFAULT_ADDRESS,
     EXIT_FAILED,
-    Address,
     AsJson,
     open_console,
     plain,
     print_json,
     tells_errors,
 )
+from exspec.cli.connect import Connect, connects
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,8 +29,9 @@ STATUS_SECONDS = 5.0
 
 
 @tells_errors
+@connects
 def status(
-    address: Address = DEFAULT_ADDRESS,
+    connect: Connect,
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again and again.")] = False,
     interval: Annotated[
@@ -39,9 +39,7 @@ def status(
     ] = 1.0,
 ) -> None:
     """Show workers and totals. Exit code 0 if the cluster can serve, 1 if not."""
-    from exspec.client import Client
-
-    with Client(address, max_retries=0) as client:
+    with connect.client(max_retries=0) as client:
         if watch:
             _watch(client, interval)
             return

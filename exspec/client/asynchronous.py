@@ -11,7 +11,7 @@ from typing import Self, Unpack
 
 from exspec.client.async_connection import AsyncConnection
 from exspec.client.async_streams import AsyncBatchStream, AsyncGenerationStream
-from exspec.client.attempts import ClientSettings, check_settings
+from exspec.client.attempts import Access, ClientSettings, check_settings
 from exspec.client.requests import (
     GenerateOptions,
     PromptInput,
@@ -36,7 +36,8 @@ class AsyncClient:
     `timeout` (seconds, for a whole call) and `connect_timeout` (until somebody answers) can make a
     call fail; at most `max_retries` more tries follow a failure that may pass. A generation whose
     coordinator is lost goes on by itself if one is back within `resume_timeout` seconds (0: never).
-    Every error is an `exspec.ExspecError` and carries the request id.
+    `api_key` and `tls` (an `exspec.TlsConfig`; None is plain text) are what the coordinator asks
+    for. Every error is an `exspec.ExspecError` and carries the request id.
     """
 
     def __init__(
@@ -47,9 +48,15 @@ class AsyncClient:
         connect_timeout: float = 5.0,
         max_retries: int = 2,
         resume_timeout: float = 60.0,
+        **access: Unpack[Access],
     ) -> None:
         settings = ClientSettings(
-            address or DEFAULT_ADDRESS, timeout, connect_timeout, max_retries, resume_timeout
+            address or DEFAULT_ADDRESS,
+            timeout,
+            connect_timeout,
+            max_retries,
+            resume_timeout,
+            **access,
         )
         self._connection = AsyncConnection(check_settings(settings), monotonic)
 

@@ -9,8 +9,8 @@ up to `resume_timeout` seconds without news, and the call goes on where it was.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, cast
 
 import grpc
 
@@ -18,12 +18,15 @@ from exspec.client.courses import Course
 from exspec.core.errors import (
     DeadlineExceededError,
     ExspecError,
+    InvalidRequestError,
     QueueFullError,
     RequestCancelledError,
     UnavailableError,
 )
 from exspec.runtime.clock import Clock
+from exspec.wire.auth import AUTHORIZATION
 from exspec.wire.status import FailedCall, from_call
+from exspec.wire.tls import TlsConfig
 
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 8.0
@@ -36,13 +39,29 @@ _CONNECT_FAILURES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEE
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How a client behaves: seconds per call, for connecting and for resuming, and retries."""
+    """How a client behaves: seconds per call, for connecting and for resuming, retries, and how it
+    is let in.
+    """
 
     address: str
     timeout: float
     connect_timeout: float
     max_retries: int
     resume_timeout: float
+    api_key: str | None = field(default=None, repr=False)
+    tls: TlsConfig | None = None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with every call."""
+        return () if self.api_key is None else ((AUTHORIZATION, f"Bearer {self.api_key}"),)
+
+
+class Access(TypedDict, total=False):
+    """How a client is let in: what `Client` and `AsyncClient` take beside the address."""
+
+    api_key: str | None
+    tls: TlsConfig | None
 
 
 class Attempts:
@@ -176,9 +195,18 @@ def is_lost(call: FailedCall) -> bool:
 
 
 def check_settings(settings: ClientSettings) -> ClientSettings:
-    """The settings, if they make sense; ValueError otherwise."""
+    """The settings, if they make sense; ValueError otherwise.
+
+    Raises:
+        InvalidRequestError: the API key cannot be one. The key itself is not told.
+    """
     if settings.timeout <= 0 or settings.connect_timeout <= 0:
         raise ValueError("timeout and connect_timeout must be more than 0 seconds")
     if settings.max_retries < 0 or settings.resume_timeout < 0:
         raise ValueError("max_retries and resume_timeout must be 0 or more")
+    key = settings.api_key
+    if key is not None and not (key.isascii() and key.isprintable() and key and " " not in key):
+        raise InvalidRequestError(
+            "an API key is printable ASCII without spaces, and not empty", field="api_key"
+        )
     return settings

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from exspec import ContextLengthError, InternalError, UnavailableError
 from exspec.cli.checks import Verdict, run_checks
+from exspec.cli.connect import Connect
 from exspec.cli.main import app
 from exspec.client.fake import FakeCoordinator, FakeReply
 from exspec.core.cluster import PoolStatus, Totals, WorkerInfo, WorkerState, WorkerStatus
@@ -275,7 +276,7 @@ def test_doctor_says_what_to_do(monkeypatch, run):
 
 def test_doctor_tells_a_taken_port_from_a_free_one(silent_port):
     def verdict(address):
-        return run_checks(address)[-1].verdict
+        return run_checks(Connect(address))[-1].verdict
 
     assert verdict("127.0.0.1:1") in (Verdict.OK, Verdict.WARN)
     assert verdict(f"127.0.0.1:{silent_port}") is Verdict.WARN

@@ -167,6 +167,12 @@ class World:
         """Wait for it."""
         await self.bell.until(lambda: self.state(worker) is state)
 
+    async def eventually(self, predicate: Callable[[], object], seconds: float = 10.0) -> None:
+        """Wait for what nothing rings for."""
+        async with asyncio.timeout(seconds):
+            while not predicate():  # noqa: ASYNC110 - see above
+                await asyncio.sleep(0.01)
+
     async def forget(self, worker: FakeWorker) -> None:
         """Kill it, and leave it out of the final accounts."""
         self.workers.remove(worker)

@@ -150,7 +150,9 @@ def test_whatever_is_exhausted_says_when_to_retry():
     for error in CLASSES:
         if code_of(error("x")) == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
             status = rpc_status.from_call(_Failed(to_status(error("x"))))
-            assert any(detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in status.details)
+            assert any(
+                detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in status.details
+            )
 
 
 class _Failed:
