@@ -23,7 +23,7 @@ from coordinator.settings import CoordinatorSettings
 from exspec.core.peer_roles import PeerRole
 from exspec.runtime.clock import Clock
 from exspec.wire.auth import Guard, KeyGuard, MethodGuard, RoleGuard, open_key_file
-from exspec.wire.channel import MAX_REQUEST_BYTES
+from exspec.wire.channel import MAX_REQUEST_BYTES, MAX_RESUMED_REQUEST_BYTES
 from exspec.wire.server import RpcServer, is_loopback
 from exspec.wire.tls import (
     TlsFiles,
@@ -102,7 +102,7 @@ def bind_ports(settings: CoordinatorSettings, clock: Clock) -> Ports:
     tls = tls_files(settings)
     clients = RpcServer(
         SERVICE_NAMES if settings.cluster_port is None else (GENERATION_SERVICE, ADMIN_SERVICE),
-        max_request_bytes=MAX_REQUEST_BYTES,
+        max_request_bytes=MAX_RESUMED_REQUEST_BYTES,
         guards=_client_guards(settings, clock),
         has_reflection=settings.has_reflection,
     )

@@ -6,6 +6,7 @@ nothing that is raised escapes without a status of ours. No service logic.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import logging
@@ -26,6 +27,9 @@ from exspec.wire.status import to_status
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+ABORT_SECONDS = 5.0
+"""How long a handler waits for its error to be taken off its hands."""
 
 _HEALTH = f"/{SERVICE_NAME}/"
 
@@ -152,4 +156,7 @@ async def _abort(context: Context, error: Exception, method: str) -> None:
         error_id = uuid.uuid4().hex[:12]
         logger.error("rpc.failed method=%s error_id=%s", method, error_id, exc_info=error)
         error = InternalError(f"internal error {error_id}; see the server's log")
-    await context.abort_with_status(to_status(error))
+    with contextlib.suppress(TimeoutError):
+        # A caller that does not read gets the status when it does; nobody waits for that.
+        async with asyncio.timeout(ABORT_SECONDS):
+            await context.abort_with_status(to_status(error))
