@@ -21,10 +21,12 @@ NUM_SPECULATIVE_TOKENS = 3
 NUM_CLIENTS = 2
 
 
-def generate(client: Client, prompt: str, num_speculative_tokens: int) -> tuple[int, ...]:
+def generate(
+    client: Client, prompt: str, num_speculative_tokens: int, num_tokens: int = NUM_TOKENS
+) -> tuple[int, ...]:
     """The tokens of one generation of a fixed length."""
     result = client.generate(
-        prompt, max_tokens=NUM_TOKENS, ignore_eos=True,
+        prompt, max_tokens=num_tokens, ignore_eos=True,
         num_speculative_tokens=num_speculative_tokens,
     )  # fmt: skip
     return result.token_ids

@@ -14,12 +14,14 @@ from exspec import Client, TlsConfig, UnavailableError
 from exspec.core.cluster import WorkerState
 from exspec.core.peer_roles import PeerRole
 from exspec.wire.health import probe
-from tests.compose.load import NUM_SPECULATIVE_TOKENS, Load, generate
+from tests.compose.load import NUM_SPECULATIVE_TOKENS, PROMPTS, Load, generate
 from tests.compose.stack import ROOT, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(900)]
 
 PROBE_SECONDS = 10.0
+NUM_LONG_TOKENS = 200
+"""So many that the coordinator is gone before they are there."""
 
 
 @pytest.fixture
@@ -165,7 +167,15 @@ def test_a_drained_worker_stays_away(stack, load):
 
 def test_a_crashed_coordinator_loses_no_request(stack, load):
     (container,) = stack.containers("coordinator")
-    stack.crash(container)
+    with stack.client() as client:
+        plain = generate(client, PROMPTS[0], 0, NUM_LONG_TOKENS)
+        options = {"max_tokens": NUM_LONG_TOKENS, "ignore_eos": True}
+        with client.stream(PROMPTS[0], **options) as stream:
+            next(iter(stream.text_deltas()))
+            stack.crash(container)
+            result = stream.final()
+    assert result.num_resumes == 1
+    assert result.token_ids == plain
     stack.wait_for(target=1, draft=1)
     assert stack.inspect(container)["RestartCount"] == 1
     load.go_on()
