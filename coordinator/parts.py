@@ -93,7 +93,12 @@ def build(
     service = GenerationService(
         pools,
         registry,
-        ServiceLimits(settings.max_waiting, settings.unavailable_seconds),
+        ServiceLimits(
+            settings.max_waiting,
+            settings.unavailable_seconds,
+            settings.slow_reader_seconds,
+            settings.max_client_requests,
+        ),
         clock,
     )
     view = ClusterView(pools, registry, settings, clock, clock())

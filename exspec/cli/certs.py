@@ -54,7 +54,7 @@ def certs(
     if as_json:
         print_json([_as_dict(one) for one in made])
     else:
-        _show(made)
+        _show(folder, made)
 
 
 def _as_dict(made: Made) -> dict[str, object]:
@@ -66,12 +66,14 @@ def _as_dict(made: Made) -> dict[str, object]:
     }
 
 
-def _show(made: Sequence[Made]) -> None:
+def _show(folder: Path, made: Sequence[Made]) -> None:
     from rich.table import Table
 
     table = Table("certificate", "key", "good for", "until", box=None)
     for one in made:
         names = ", ".join(one.names) or "signing"
         until = one.not_after.strftime("%Y-%m-%d")
-        table.add_row(str(one.certfile), str(one.keyfile), names, until)
-    open_console().print(table)
+        table.add_row(one.certfile.name, one.keyfile.name, names, until)
+    console = open_console()
+    console.print(f"in {folder}:", soft_wrap=True, markup=False)
+    console.print(table)

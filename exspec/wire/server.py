@@ -26,6 +26,8 @@ from exspec.wire.interceptor import Context, EdgeInterceptor
 
 __all__ = ["Context", "RpcServer", "is_loopback", "join_address", "reachable_address"]
 
+HANDSHAKE_TIMEOUT_MS = 20_000
+
 _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
@@ -35,6 +37,8 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # Calls of a caller that vanished without a word end, and free what they hold.
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # Who connects and says nothing is let go.
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
     # Without this a second server shares the port and takes half the calls.
     ("grpc.so_reuseport", 0),
 )
