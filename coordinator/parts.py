@@ -9,9 +9,10 @@ import grpc.aio
 
 from coordinator.accounting import Accounting
 from coordinator.cluster_view import ClusterView
-from coordinator.driver import Driver, Timing
+from coordinator.driver import Driver
 from coordinator.ledger import Ledger
 from coordinator.members import PoolLimits, ServedModel
+from coordinator.outside import Timing
 from coordinator.pools import Pool, Pools
 from coordinator.registry import WorkerRegistry
 from coordinator.scheduler.policies import POLICIES

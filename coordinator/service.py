@@ -140,7 +140,8 @@ class GenerationService:
                 driver = stranded[sequence_id].driver
                 ledger = driver.ledger
                 message = (
-                    f"no target worker is left that holds {ledger.max_length(sequence_id)} tokens; "
+                    "no target worker is left that has room for "
+                    f"{ledger.max_length(sequence_id)} tokens; "
                     f"{ledger.num_generated(sequence_id)} tokens had been generated and delivered"
                 )
                 driver.fail(sequence_id, UnavailableError(message))

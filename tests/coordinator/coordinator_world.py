@@ -15,8 +15,9 @@ from fake_worker import NO_TOKENIZER, FakeWorker
 from patience import Patience
 from toy import ToyRunner, continuation, draft_language, facts, target_language
 
-from coordinator.driver import Driver, Timing
+from coordinator.driver import Driver
 from coordinator.members import ServedModel
+from coordinator.outside import Timing
 from coordinator.parts import SERVICE_NAMES, Parts, build
 from coordinator.pools import Pool
 from coordinator.settings import CoordinatorSettings

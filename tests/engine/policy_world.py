@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from coordinator.accounting import Accounting
-from coordinator.driver import Driver, Timing
+from coordinator.driver import Driver
 from coordinator.ledger import Ledger, SequenceSpec
+from coordinator.outside import Timing
 from coordinator.scheduler.events import SequenceArrived
 from coordinator.scheduler.policies import POLICIES
 from coordinator.scheduler.replay import Recorder, replay_lines

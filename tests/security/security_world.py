@@ -190,14 +190,14 @@ async def secure_world(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await ports.stop(0)
-        await parts.pool.close()
+        await parts.registry.close()
 
 
 def ring_on_changes(parts: Parts, bell: Bell) -> None:
-    on_change = parts.pool._on_change
-    parts.pool._on_change = lambda: (on_change(), bell.ring())
-    register = parts.pool.register
-    parts.pool.register = lambda info: (register(info), bell.ring())
+    on_change = parts.registry._on_change
+    parts.registry._on_change = lambda: (on_change(), bell.ring())
+    register = parts.registry.register
+    parts.registry.register = lambda info: (register(info), bell.ring())
 
 
 # Calls, and how they end

@@ -221,15 +221,15 @@ async def test_the_coordinator_sends_nothing_to_a_worker_with_a_bad_certificate(
 ):
     """It cannot register; were it registered by another, the link would stay down."""
     bad = await world.start(Role.TARGET, files=certificates.files(WORKER, kind))
-    world.parts.pool.register(bad.info)
+    world.parts.registry.register(bad.info)
     await world.until(lambda: "failed to connect" in world.status(bad)[1])
-    assert not world.parts.pool.has_target
+    assert not world.parts.pools.has_target
 
 
 async def test_the_coordinator_sends_nothing_to_an_operator_that_poses_as_a_worker(
     world, certificates
 ):
     bad = await world.start(Role.TARGET, files=certificates.files(OPERATOR))
-    world.parts.pool.register(bad.info)
+    world.parts.registry.register(bad.info)
     await world.until(lambda: "failed to connect" in world.status(bad)[1])
-    assert not world.parts.pool.has_target
+    assert not world.parts.pools.has_target

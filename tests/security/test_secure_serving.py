@@ -88,7 +88,9 @@ def test_a_key_or_a_file_that_cannot_be_one_is_refused_without_a_call(tmp_path):
 
 
 def test_settings_and_options_do_not_show_the_key():
-    assert "hidden" not in repr(ClientSettings("a:1", 1.0, 1.0, 0, api_key="hidden"))
+    assert "hidden" not in repr(
+        ClientSettings("a:1", 1.0, 1.0, 0, resume_timeout=1.0, api_key="hidden")
+    )
     assert "hidden" not in repr(Connect(api_key="hidden"))
 
 
