@@ -21,7 +21,7 @@ from exspec.core.ids import Role
 from exspec.v1 import draft_pb2, target_pb2
 from tests.chaos.cluster import ChaosCluster, is_empty, until, until_status
 from tests.chaos.message_proxy import Direction, MessageProxy, Tap
-from tests.chaos.slots_probe import num_free_slots
+from tests.chaos.slots_probe import num_slots_lost
 
 PROMPT = (11, 250, 17, 64, 9, 9, 103)
 NUM_TOKENS = 96
@@ -188,8 +188,8 @@ class KillRange:
         """No worker holds anything, by its own account."""
         for worker in self._cluster.workers.values():
             num_slots = self._cluster.plan.max_num_seqs or 0
-            free = await num_free_slots(worker.address or "", worker.role, num_slots)
-            assert free == num_slots, f"{worker.name}: {free} of {num_slots} slots are free"
+            lost = await num_slots_lost(worker.address or "", worker.role, num_slots)
+            assert not lost, f"{worker.name}: {lost} of {num_slots} slots are lost"
 
     def _kill(self, name: str) -> None:
         worker = self._cluster.workers[name]

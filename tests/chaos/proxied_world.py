@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from random import Random
 from typing import Any, Protocol
 
@@ -51,15 +51,16 @@ class Proxy(Protocol):
 
 @contextlib.asynccontextmanager
 async def proxied(
-    workers: Iterable[Proxy], registry: Proxy, **settings: Any
+    workers: Sequence[Proxy], registry: Proxy, **settings: Any
 ) -> AsyncIterator[World]:
     """A world whose workers are reached, and reach the coordinator, through these proxies only.
 
     Drafts and targets take turns. At the end nothing may be left anywhere.
     """
     async with contextlib.AsyncExitStack() as stack:
-        await registry.start()
-        stack.push_async_callback(registry.close)
+        for proxy in (registry, *workers):
+            await proxy.start()
+            stack.push_async_callback(proxy.close)
         made = await stack.enter_async_context(world(**{**LIMITS, **settings}))
         registry.upstream = made.address
         for index, proxy in enumerate(workers):
@@ -67,8 +68,7 @@ async def proxied(
             worker = made.new(role, f"{role.value}-{index}", num_slots=4)
             await worker.listen()
             proxy.upstream = worker.address
-            worker.address = await proxy.start()
-            stack.push_async_callback(proxy.close)
+            worker.address = proxy.address
             worker.register(registry.address)
         await made.bell.until(lambda: made.parts.pool.has_target, 30)
         yield made

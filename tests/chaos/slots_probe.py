@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from exspec.core.ids import Role
+from exspec.runtime.clock import monotonic
 from exspec.v1 import common_pb2, draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
 from exspec.wire.channel import open_aio_channel
 
+RELEASE_SECONDS = 10.0
+"""How long a release may be on its way."""
 
-async def num_free_slots(address: str, role: Role, num_slots: int) -> int:
+
+async def num_slots_lost(address: str, role: Role, num_slots: int) -> int:
+    """Slots that a worker does not free although nobody has a sequence any more."""
+    deadline = monotonic() + RELEASE_SECONDS
+    while (free := await _num_free(address, role, num_slots)) < num_slots:
+        if monotonic() > deadline:
+            break
+        await asyncio.sleep(0.1)
+    return num_slots - free
+
+
+async def _num_free(address: str, role: Role, num_slots: int) -> int:
     """Take all slots there are on a stream of its own, count them, and give them back."""
     names = [f"probe-{index}" for index in range(num_slots + 1)]
     async with open_aio_channel(address) as channel:

@@ -27,7 +27,7 @@ from exspec.runtime.clock import monotonic
 from tests.chaos.cluster import ChaosCluster, is_empty, make_plan, until_status
 from tests.chaos.forks import Zygote
 from tests.chaos.models import Truth, save_pair
-from tests.chaos.slots_probe import num_free_slots
+from tests.chaos.slots_probe import num_slots_lost
 from tests.chaos.soak_clients import LOST_SECONDS, Clients
 from tests.chaos.soak_memory import MemoryWatch
 from tests.chaos.soak_orders import Catalog
@@ -113,9 +113,9 @@ class Soak:
                 problems.append(f"the coordinator holds rows: {error}")
         num_slots = self._cluster.plan.max_num_seqs or 0
         for worker in self._cluster.workers.values():
-            free = await num_free_slots(worker.address or "", worker.role, num_slots)
-            if free != num_slots:
-                problems.append(f"{worker.name}: {free} of {num_slots} slots are free")
+            lost = await num_slots_lost(worker.address or "", worker.role, num_slots)
+            if lost:
+                problems.append(f"{worker.name}: {lost} of {num_slots} slots are lost")
         return problems
 
 
