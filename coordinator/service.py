@@ -12,18 +12,16 @@ import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from coordinator.accounting import Accounting
-from coordinator.driver import Driver
 from coordinator.ledger import SequenceSpec
 from coordinator.members import ServedModel
-from coordinator.pool import WorkerPool
+from coordinator.pools import Pool, Pools
+from coordinator.registry import WorkerRegistry
 from coordinator.scheduler.events import SequenceArrived
 from coordinator.scheduler.rows import Phase
 from exspec.core.errors import (
     ContextLengthError,
     ExspecError,
     InvalidRequestError,
-    ModelNotFoundError,
     QueueFullError,
     UnavailableError,
 )
@@ -51,15 +49,13 @@ class GenerationService:
 
     def __init__(
         self,
-        driver: Driver,
-        pool: WorkerPool,
-        accounting: Accounting,
+        pools: Pools,
+        registry: WorkerRegistry,
         limits: ServiceLimits,
         clock: Clock,
     ) -> None:
-        self._driver = driver
-        self._pool = pool
-        self._accounting = accounting
+        self._pools = pools
+        self._registry = registry
         self._limits = limits
         self._clock = clock
         self._incarnation = secrets.token_hex(6)
@@ -77,9 +73,9 @@ class GenerationService:
         arrived = self._clock()
         request_id = request.request_id or f"req-{secrets.token_hex(8)}"
         try:
-            model = await self.require_model(request.model)
-            spec = await self._specify(request, model)
-            events = self._stream(request, request_id, model, spec, arrived)
+            pool = await self.require_pool(request.model)
+            spec = await self._specify(request, pool)
+            events = self._stream(request, request_id, pool, spec, arrived)
             async with contextlib.aclosing(events):
                 async for event in events:
                     yield event
@@ -87,25 +83,22 @@ class GenerationService:
             error.request_id = error.request_id or request_id
             raise
 
-    async def require_model(self, name: str) -> ServedModel:
-        """The served model, if it has that name; waits a bounded time for the first target.
+    async def require_pool(self, name: str) -> Pool:
+        """The pool of a served name, or the only one; waits a bounded time for the first target.
 
         Raises:
-            ModelNotFoundError: another model is served.
+            InvalidRequestError, ModelNotFoundError: the name says none of those there are.
             UnavailableError: no target came in time.
         """
         deadline = self._clock() + self._limits.unavailable_seconds
-        while self._pool.model is None:
+        while not len(self._pools):
             self._target_changed.clear()
             try:
                 async with asyncio.timeout(max(0.0, deadline - self._clock())):
                     await self._target_changed.wait()
             except TimeoutError as error:
                 raise UnavailableError("no target worker has joined yet") from error
-        model = self._pool.model
-        if name and name != model.facts.name:
-            raise ModelNotFoundError(f"model {name!r} is not served here; {model.facts.name!r} is")
-        return model
+        return self._pools.choose(name)
 
     def note_target_change(self) -> None:
         """A target joined or left."""
@@ -120,7 +113,7 @@ class GenerationService:
             try:
                 if lateness < LATE_TICK_SECONDS:
                     # A loop that was held up has heartbeats it has not read yet.
-                    self._pool.expire_leases()
+                    self._registry.expire_leases()
                 self._give_up_stranded()
             except Exception:  # a bug met once may not stop the clock for everybody
                 logger.exception("service.tick_failed")
@@ -128,30 +121,31 @@ class GenerationService:
     def _give_up_stranded(self) -> None:
         """Bound the wait of sequences that no connected target could hold."""
         now = self._clock()
-        ledger = self._driver.ledger
-        longest = self._pool.max_length
-        stranded = (i for i in ledger.sequence_ids if ledger.max_length(i) > longest)
+        stranded = {i: pool for pool in self._pools for i in pool.stranded()}
         self._stranded_since = {i: self._stranded_since.get(i, now) for i in stranded}
         for sequence_id, since in tuple(self._stranded_since.items()):
             if now - since > self._limits.unavailable_seconds:
+                driver = stranded[sequence_id].driver
+                ledger = driver.ledger
                 message = (
                     f"no target worker is left that holds {ledger.max_length(sequence_id)} tokens; "
                     f"{ledger.num_generated(sequence_id)} tokens had been generated and delivered"
                 )
-                self._driver.fail(sequence_id, UnavailableError(message))
+                driver.fail(sequence_id, UnavailableError(message))
 
     async def _stream(
         self,
         request: GenerationRequest,
         request_id: str,
-        model: ServedModel,
+        pool: Pool,
         spec: SequenceSpec,
         arrived: float,
     ) -> AsyncGenerator[Event, None]:
+        driver = pool.driver
         events: asyncio.Queue[Event | Failed] = asyncio.Queue()
-        self._driver.ledger.open(spec, model.codec.open_stream(), events.put_nowait, arrived)
+        driver.ledger.open(spec, pool.model.codec.open_stream(), events.put_nowait, arrived)
         try:
-            self._driver.arrive(
+            driver.arrive(
                 SequenceArrived(
                     spec.sequence_id,
                     len(spec.prompt_tokens),
@@ -161,9 +155,9 @@ class GenerationService:
                     group=request.group,
                 )
             )
-            self._require_place(spec.sequence_id)
-            self._accounting.note_request(len(spec.prompt_tokens))
-            yield Started(request_id, model.facts.name, len(spec.prompt_tokens))
+            self._require_place(spec.sequence_id, pool)
+            pool.accounting.note_request(len(spec.prompt_tokens))
+            yield Started(request_id, pool.name, len(spec.prompt_tokens))
             while True:
                 event = await events.get()
                 if isinstance(event, Failed):
@@ -172,13 +166,14 @@ class GenerationService:
                 if isinstance(event, Completed):
                     return
         finally:
-            self._driver.cancel(spec.sequence_id)
+            driver.cancel(spec.sequence_id)
 
-    async def _specify(self, request: GenerationRequest, model: ServedModel) -> SequenceSpec:
+    async def _specify(self, request: GenerationRequest, pool: Pool) -> SequenceSpec:
+        model = pool.model
         prompt_tokens = await asyncio.to_thread(model.codec.encode, request.prompt)
         self.check_ids("prompt", prompt_tokens, model)
         self.check_ids("stop_token_ids", request.sampling.stop_token_ids, model)
-        max_length = len(prompt_tokens) + self._max_tokens(request, len(prompt_tokens), model)
+        max_length = len(prompt_tokens) + self._max_tokens(request, len(prompt_tokens), pool)
         stop_token_ids = frozenset(request.sampling.stop_token_ids)
         if not request.sampling.ignore_eos:
             stop_token_ids |= frozenset(model.facts.stop_token_ids)
@@ -191,10 +186,9 @@ class GenerationService:
             request.sampling.stop,
         )
 
-    def _max_tokens(
-        self, request: GenerationRequest, num_prompt_tokens: int, model: ServedModel
-    ) -> int:
-        context = self._pool.max_length or model.facts.max_length
+    @staticmethod
+    def _max_tokens(request: GenerationRequest, num_prompt_tokens: int, pool: Pool) -> int:
+        context = pool.max_length or pool.model.facts.max_length
         room = context - num_prompt_tokens
         if room < 1:
             raise ContextLengthError(
@@ -224,9 +218,9 @@ class GenerationService:
                 field=field,
             )
 
-    def _require_place(self, sequence_id: SequenceId) -> None:
+    def _require_place(self, sequence_id: SequenceId, pool: Pool) -> None:
         """QueueFullError if a sequence that just arrived waits, and too many did before it."""
-        scheduler = self._driver.scheduler
+        scheduler = pool.driver.scheduler
         is_waiting = scheduler.phase_of(sequence_id) is Phase.WAITING
         if is_waiting and scheduler.num_waiting > self._limits.max_waiting:
             raise QueueFullError(

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from coordinator.cluster_view import ClusterView
-from coordinator.members import PoolLimits
-from coordinator.pool import WorkerPool
+from coordinator.members import HeartbeatAnswer, PoolLimits
+from coordinator.pools import Pools
+from coordinator.registry import WorkerRegistry
 from coordinator.service import GenerationService
 from exspec.core.errors import ExspecError, InternalError
 from exspec.core.generation import BatchEvent, Failed, GenerationRequest
@@ -34,9 +35,9 @@ HEARTBEATS_PER_LEASE = 5
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """What clients call."""
 
-    def __init__(self, service: GenerationService, pool: WorkerPool) -> None:
+    def __init__(self, service: GenerationService, pools: Pools) -> None:
         self._service = service
-        self._pool = pool
+        self._pools = pools
 
     async def Generate(
         self, request: generation_pb2.GenerateRequest, context: Context
@@ -74,23 +75,23 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def ListModels(
         self, request: generation_pb2.ListModelsRequest, context: Context
     ) -> generation_pb2.ListModelsResponse:
-        """The served model, if a target has joined."""
-        model = self._pool.model
-        if model is None:
-            return generation_pb2.ListModelsResponse()
-        served = generation_pb2.ServedModel(
-            name=model.facts.name,
-            max_length=self._pool.max_length or model.facts.max_length,
-            stop_token_ids=model.facts.stop_token_ids,
-            vocab_size=model.facts.vocab_size,
-        )
-        return generation_pb2.ListModelsResponse(models=[served])
+        """The models whose targets have joined, those whose targets are away included."""
+        served = [
+            generation_pb2.ServedModel(
+                name=pool.name,
+                max_length=pool.max_length or pool.model.facts.max_length,
+                stop_token_ids=pool.model.facts.stop_token_ids,
+                vocab_size=pool.model.facts.vocab_size,
+            )
+            for pool in self._pools
+        ]
+        return generation_pb2.ListModelsResponse(models=served)
 
     async def Tokenize(
         self, request: generation_pb2.TokenizeRequest, context: Context
     ) -> generation_pb2.TokenizeResponse:
         """Text or chat to token ids."""
-        model = await self._service.require_model(request.model)
+        model = (await self._service.require_pool(request.model)).model
         prompt = convert.prompt_from_message(request.prompt)
         token_ids = await asyncio.to_thread(model.codec.encode, prompt)
         return generation_pb2.TokenizeResponse(token_ids=token_ids, text=model.codec.render(prompt))
@@ -99,7 +100,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.DetokenizeRequest, context: Context
     ) -> generation_pb2.DetokenizeResponse:
         """Token ids to text."""
-        model = await self._service.require_model(request.model)
+        model = (await self._service.require_pool(request.model)).model
         token_ids = tuple(request.token_ids)
         self._service.check_ids("token_ids", token_ids, model)
         text = await asyncio.to_thread(model.codec.decode, token_ids)
@@ -140,15 +141,15 @@ def _checked(request: generation_pb2.GenerateRequest) -> GenerationRequest:
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     """What workers call."""
 
-    def __init__(self, pool: WorkerPool, limits: PoolLimits) -> None:
-        self._pool = pool
+    def __init__(self, registry: WorkerRegistry, limits: PoolLimits) -> None:
+        self._registry = registry
         self._lease_seconds = limits.lease_seconds
 
     async def Register(
         self, request: registry_pb2.RegisterRequest, context: Context
     ) -> registry_pb2.RegisterResponse:
         """Join, or join again."""
-        self._pool.register(worker_from_message(request.worker))
+        self._registry.register(worker_from_message(request.worker))
         return registry_pb2.RegisterResponse(
             lease_seconds=self._lease_seconds,
             heartbeat_seconds=self._lease_seconds / HEARTBEATS_PER_LEASE,
@@ -158,25 +159,36 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: registry_pb2.HeartbeatRequest, context: Context
     ) -> registry_pb2.HeartbeatResponse:
         """A sign of life."""
-        is_known = self._pool.heartbeat(WorkerId(request.worker_id), request.incarnation)
-        return registry_pb2.HeartbeatResponse(is_known=is_known)
+        answer = self._registry.heartbeat(WorkerId(request.worker_id), request.incarnation)
+        return registry_pb2.HeartbeatResponse(
+            is_known=answer is not HeartbeatAnswer.REGISTER,
+            should_stop=answer is HeartbeatAnswer.STOP,
+        )
 
     async def Drain(
         self, request: registry_pb2.DrainRequest, context: Context
     ) -> registry_pb2.DrainResponse:
         """Leave."""
-        num_moved = await self._pool.drain(WorkerId(request.worker_id), request.incarnation)
+        num_moved = await self._registry.leave(WorkerId(request.worker_id), request.incarnation)
         return registry_pb2.DrainResponse(num_moved_sequences=num_moved)
 
 
 class AdminServicer(registry_pb2_grpc.AdminServiceServicer):
     """What operators call."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: ClusterView, registry: WorkerRegistry) -> None:
         self._view = view
+        self._registry = registry
 
     async def GetClusterStatus(
         self, request: registry_pb2.GetClusterStatusRequest, context: Context
     ) -> registry_pb2.GetClusterStatusResponse:
         """Workers, queue and totals."""
         return status_to_message(self._view.status())
+
+    async def DrainWorker(
+        self, request: registry_pb2.DrainWorkerRequest, context: Context
+    ) -> registry_pb2.DrainWorkerResponse:
+        """Let a worker go."""
+        num_moved = await self._registry.drain(WorkerId(request.worker_id))
+        return registry_pb2.DrainWorkerResponse(num_moved_sequences=num_moved)

@@ -75,6 +75,7 @@ class DraftRole:
             else replace(runner.facts, max_length=runner.capacity),
             kv_layout="" if runner is None else self._settings.kv_layout,
             kv_bytes=0 if runner is None else runner.kv_bytes,
+            draft_for=self._settings.draft_for,
         )
 
     def log_totals(self) -> None:

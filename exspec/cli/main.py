@@ -8,10 +8,13 @@ from exspec.cli.audit import app as audit_app
 from exspec.cli.bench import app as bench_app
 from exspec.cli.bench_policies import grouping, policies
 from exspec.cli.bench_simulate import simulate
+from exspec.cli.certs import certs
 from exspec.cli.demo import demo
 from exspec.cli.doctor import doctor
+from exspec.cli.drain import drain
 from exspec.cli.generate import generate
 from exspec.cli.health import health
+from exspec.cli.keys import app as keys_app
 from exspec.cli.serve import serve_app
 from exspec.cli.status import status
 from exspec.cli.up import up
@@ -28,8 +31,11 @@ app.command()(up)
 app.add_typer(serve_app, name="serve")
 app.command()(generate)
 app.command()(status)
+app.command()(drain)
 app.command()(health)
 app.command()(doctor)
+app.command()(certs)
+app.add_typer(keys_app, name="keys")
 app.command()(demo)
 app.add_typer(audit_app, name="audit")
 bench_app.command()(simulate)

@@ -39,8 +39,8 @@ class AsyncConnection:
         if self._is_closed:
             raise RuntimeError("the client is closed")
         if self._stubs is None:
-            self._channel = open_aio_channel(self.settings.address)
-            self._stubs = AsyncStubs(self._channel)
+            self._channel = open_aio_channel(self.settings.address, self.settings.tls)
+            self._stubs = AsyncStubs(self._channel, self.settings.metadata)
         return self._stubs
 
     async def close(self) -> None:

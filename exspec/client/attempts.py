@@ -7,20 +7,23 @@ the first event, and never past the deadline.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, cast
 
 import grpc
 
 from exspec.core.errors import (
     DeadlineExceededError,
     ExspecError,
+    InvalidRequestError,
     QueueFullError,
     RequestCancelledError,
     UnavailableError,
 )
 from exspec.runtime.clock import Clock
+from exspec.wire.auth import AUTHORIZATION
 from exspec.wire.status import FailedCall, from_call
+from exspec.wire.tls import TlsConfig
 
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 8.0
@@ -32,12 +35,26 @@ _CONNECT_FAILURES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEE
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How a client behaves: seconds per call and for connecting, and retries."""
+    """How a client behaves: seconds per call and for connecting, retries, and how it is let in."""
 
     address: str
     timeout: float
     connect_timeout: float
     max_retries: int
+    api_key: str | None = field(default=None, repr=False)
+    tls: TlsConfig | None = None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with every call."""
+        return () if self.api_key is None else ((AUTHORIZATION, f"Bearer {self.api_key}"),)
+
+
+class Access(TypedDict, total=False):
+    """How a client is let in: what `Client` and `AsyncClient` take beside the address."""
+
+    api_key: str | None
+    tls: TlsConfig | None
 
 
 class Attempts:
@@ -125,9 +142,18 @@ def is_made_by_library(call: FailedCall) -> bool:
 
 
 def check_settings(settings: ClientSettings) -> ClientSettings:
-    """The settings, if they make sense; ValueError otherwise."""
+    """The settings, if they make sense; ValueError otherwise.
+
+    Raises:
+        InvalidRequestError: the API key cannot be one. The key itself is not told.
+    """
     if settings.timeout <= 0 or settings.connect_timeout <= 0:
         raise ValueError("timeout and connect_timeout must be more than 0 seconds")
     if settings.max_retries < 0:
         raise ValueError("max_retries must be 0 or more")
+    key = settings.api_key
+    if key is not None and not (key.isascii() and key.isprintable() and key and " " not in key):
+        raise InvalidRequestError(
+            "an API key is printable ASCII without spaces, and not empty", field="api_key"
+        )
     return settings

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from exspec.client.attempts import ClientSettings, check_settings
+from exspec.client.attempts import Access, ClientSettings, check_settings
 from exspec.client.connection import Connection
 from exspec.client.requests import (
     GenerateOptions,
@@ -32,7 +32,8 @@ class Client:
     """A client of one coordinator. Threads may share it; close it, or use it in a `with` block.
 
     `timeout` (seconds, for a whole call) and `connect_timeout` (until somebody answers) can make a
-    call fail; at most `max_retries` more tries follow a failure that may pass. Every error is an
+    call fail; at most `max_retries` more tries follow a failure that may pass. `api_key` and `tls`
+    (an `exspec.TlsConfig`; None is plain text) are what the coordinator asks for. Every error is an
     `exspec.ExspecError` and carries the request id.
     """
 
@@ -43,8 +44,11 @@ class Client:
         timeout: float = 600.0,
         connect_timeout: float = 5.0,
         max_retries: int = 2,
+        **access: Unpack[Access],
     ) -> None:
-        settings = ClientSettings(address or DEFAULT_ADDRESS, timeout, connect_timeout, max_retries)
+        settings = ClientSettings(
+            address or DEFAULT_ADDRESS, timeout, connect_timeout, max_retries, **access
+        )
         self._connection = Connection(check_settings(settings), monotonic)
 
     @property
@@ -104,6 +108,16 @@ class Client:
         attempts = self._connection.attempts("", timeout)
         answer = self._connection.call(self._connection.stubs.cluster_status, request, attempts)
         return status_from_message(answer)
+
+    def drain_worker(self, worker_id: str, *, timeout: float | None = None) -> int:
+        """Let a worker go: no new rows at once, the rest is moved, then it stops by itself.
+
+        Returns how many sequences were moved, once none is left. Asked again it goes on waiting.
+        """
+        request = registry_pb2.DrainWorkerRequest(worker_id=worker_id)
+        attempts = self._connection.attempts("", timeout)
+        answer = self._connection.call(self._connection.stubs.drain_worker, request, attempts)
+        return answer.num_moved_sequences
 
     def wait_until_ready(self, timeout: float = 60.0) -> ClusterStatus:
         """Wait until requests can be served; UnavailableError says what is missing if they cannot.

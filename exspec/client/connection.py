@@ -26,8 +26,8 @@ class Connection:
     def __init__(self, settings: ClientSettings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        self._channel = open_channel(settings.address)
-        self.stubs = Stubs(self._channel)
+        self._channel = open_channel(settings.address, settings.tls)
+        self.stubs = Stubs(self._channel, settings.metadata)
         self._is_connected = False
         self._is_closed = False
 

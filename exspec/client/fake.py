@@ -30,7 +30,7 @@ from exspec.client.fake_answers import (
     tokens_of,
 )
 from exspec.core.cluster import ClusterStatus
-from exspec.core.errors import ExspecError
+from exspec.core.errors import ExspecError, InvalidRequestError
 from exspec.core.generation import GenerationRequest
 from exspec.v1 import generation_pb2 as pb
 from exspec.v1 import generation_pb2_grpc, registry_pb2, registry_pb2_grpc
@@ -58,12 +58,13 @@ class FakeCoordinator:
     """The server and its script. Owns both; start it with `with`, or with `start` and `stop`.
 
     `port` 0 takes a free one. Without a script every prompt is answered with `default_text`.
-    `requests` are those received, in order; `status` is what `cluster_status` answers and may be
-    set.
+    `requests` are those received, in order, and `drained` the workers that were drained; `status`
+    is what `cluster_status` answers and may be set.
     """
 
     def __init__(self, *, port: int = 0, default_text: str = "ok", num_threads: int = 8) -> None:
         self.requests: list[GenerationRequest] = []
+        self.drained: list[str] = []
         self.status: ClusterStatus = default_status()
         self._default_text = default_text
         self._script: deque[FakeReply] = deque()
@@ -203,3 +204,16 @@ class _Admin:
         context: Any,  # noqa: ANN401, ARG002
     ) -> registry_pb2.GetClusterStatusResponse:
         return status_to_message(self._fake.status)
+
+    def DrainWorker(  # noqa: N802
+        self,
+        request: registry_pb2.DrainWorkerRequest,
+        context: Any,  # noqa: ANN401
+    ) -> registry_pb2.DrainWorkerResponse | None:
+        for one in self._fake.status.workers:
+            if one.worker.worker_id == request.worker_id:
+                self._fake.drained.append(request.worker_id)
+                return registry_pb2.DrainWorkerResponse(num_moved_sequences=one.num_sequences)
+        error = InvalidRequestError(f"worker {request.worker_id!r} is not known", field="worker_id")
+        context.abort_with_status(to_status(error))
+        return None

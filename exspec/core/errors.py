@@ -8,7 +8,9 @@ status, and the SDK raises the same class again at the caller. Only error classe
     │   ├── InvalidRequestError     a field is out of bounds (names the field)
     │   │   └── ContextLengthError  prompt and max_tokens do not fit the model's context
     │   ├── ModelNotFoundError      no such model is served, or its files are missing
-    │   └── UnsupportedModelError   the model cannot be served, for the reason given
+    │   ├── UnsupportedModelError   the model cannot be served, for the reason given
+    │   ├── AuthenticationError     the API key is missing, or not known
+    │   └── PermissionDeniedError   who calls is known, and may not call this
     ├── PeerError                   a worker, or its answer, is at fault
     │   ├── WorkerLostError         a process died or stopped answering
     │   ├── ProtocolError           a message that makes no sense at this point
@@ -58,6 +60,14 @@ class ModelNotFoundError(CallerError):
 
 class UnsupportedModelError(CallerError):
     """The model cannot be served exactly, for the reason in the message."""
+
+
+class AuthenticationError(CallerError):
+    """The API key is missing, or not one that is known."""
+
+
+class PermissionDeniedError(CallerError):
+    """The caller is known, and what was called is not for it."""
 
 
 class PeerError(ExspecError):

@@ -28,6 +28,8 @@ rpc_status = cast("Any", untyped_rpc_status)
 _CODES: tuple[tuple[type[errors.ExspecError], int], ...] = (
     (errors.ModelNotFoundError, code_pb2.NOT_FOUND),
     (errors.UnsupportedModelError, code_pb2.FAILED_PRECONDITION),
+    (errors.AuthenticationError, code_pb2.UNAUTHENTICATED),
+    (errors.PermissionDeniedError, code_pb2.PERMISSION_DENIED),
     (errors.CallerError, code_pb2.INVALID_ARGUMENT),
     (errors.IncompatibleWorkerError, code_pb2.FAILED_PRECONDITION),
     (errors.ProtocolError, code_pb2.INVALID_ARGUMENT),
@@ -52,6 +54,8 @@ _CLASSES: dict[int, type[errors.ExspecError]] = {
     code_pb2.DEADLINE_EXCEEDED: errors.DeadlineExceededError,
     code_pb2.CANCELLED: errors.RequestCancelledError,
     code_pb2.UNIMPLEMENTED: errors.ProtocolError,
+    code_pb2.UNAUTHENTICATED: errors.AuthenticationError,
+    code_pb2.PERMISSION_DENIED: errors.PermissionDeniedError,
 }
 
 _BY_NAME: dict[str, type[errors.ExspecError]] = {

@@ -364,7 +364,7 @@ async def test_a_client_that_leaves_while_the_stream_is_broken_leaves_nothing():
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         target.runner.gate.set()
-        await made.bell.until(lambda: not len(made.parts.driver.ledger))
+        await made.bell.until(lambda: not len(made.driver.ledger))
         await target.listen(int(target.address.rpartition(":")[2]))
         await made.settle()
         answers = await asyncio.gather(*(made.generate((i + 5,)) for i in range(4)))
