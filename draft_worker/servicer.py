@@ -57,10 +57,12 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                 async for request, arrived in inbox:
                     require_incarnation(request.incarnation, self._incarnation)
                     batch = draft_batch_from_message(request)
-                    held.difference_update(batch.released)
-                    held.update(entry.key.sequence_id for entry in batch.entries)
+                    fed = {entry.key.sequence_id for entry in batch.entries}
+                    held |= fed
                     reply = await self._thread.run(drafter.draft, batch, arrived)
                     self.measures.note_pass(reply.timings)
+                    # Not before: a batch that waits for the thread is dropped with its stream.
+                    held.difference_update(set(batch.released) - fed)
                     yield draft_reply_to_message(reply)
                     if drafter.ahead.num_ahead:
                         self._idle_time.spend(drafter.draft_ahead)

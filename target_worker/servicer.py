@@ -52,10 +52,12 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
                 require_incarnation(request.incarnation, self._incarnation)
                 arrived = self._clock()
                 batch = verify_batch_from_message(request)
-                held.difference_update(batch.released)
-                held.update(entry.key.sequence_id for entry in batch.entries)
+                fed = {entry.key.sequence_id for entry in batch.entries}
+                held |= fed
                 reply = await self._thread.run(verifier.verify, batch, arrived)
                 self.measures.note_pass(reply.timings)
+                # Not before: a batch that waits for the thread is dropped with its stream.
+                held.difference_update(set(batch.released) - fed)
                 yield verify_reply_to_message(reply)
         finally:
             # A coordinator that comes back, or another one, starts with empty workers.

@@ -239,9 +239,25 @@ class World:
 
     async def settle(self) -> None:
         """Nothing may be left of any request, on the coordinator or on a worker that lives."""
-        await self.bell.until(self._is_clean)
+        try:
+            await self.bell.until(self._is_clean)
+        except TimeoutError as error:
+            raise AssertionError(f"something is left: {self._left_overs()}") from error
         for worker in self.workers:
             assert worker.runner.violations == []
+
+    def _left_overs(self) -> dict[str, Any]:
+        driver = self.parts.driver
+        return {
+            "sequences": driver.ledger.sequence_ids,
+            "rows": tuple(driver.scheduler.state.rows),
+            "in flight": tuple(driver._in_flight.values()),
+            "workers": {
+                worker.name: (worker.sessions._sessions._sessions, self.state(worker))
+                for worker in self.workers
+                if worker.sessions.num_sequences
+            },
+        }
 
     def _is_clean(self) -> bool:
         drivers = [pool.driver for pool in self.parts.pools]

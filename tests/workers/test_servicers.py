@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from types import SimpleNamespace
 
 import grpc.aio
@@ -167,6 +169,34 @@ async def test_what_came_over_a_stream_is_forgotten_when_it_ends(ending):
         assert statuses == [common_pb2.ENTRY_STATUS_OK] * 2
         await served.thread.run(lambda: None)
         assert served.drafter.num_sequences == 0
+
+
+def _wait(holds):
+    while not holds():
+        time.sleep(0.01)
+
+
+async def test_a_release_that_was_not_reached_when_its_stream_ended_is_not_lost():
+    """Else the slot is taken until the sequence counts as an orphan."""
+    async with _serving() as served:
+        verify, draft = served.target.Verify(), served.draft.Draft()
+        for call, request in ((verify, _verify(1)), (draft, _draft(1))):
+            await call.write(request)
+            assert (await call.read()).batch_id == 1
+        go_on = threading.Event()
+        served.thread.post(go_on.wait, 30)
+        waiting = served.thread._executor._work_queue.qsize
+        async with asyncio.timeout(30):
+            await verify.write(target_pb2.VerifyRequest(batch_id=2, released_sequence_ids=["s"]))
+            await draft.write(draft_pb2.DraftRequest(batch_id=2, released_sequence_ids=["s"]))
+            await asyncio.to_thread(_wait, lambda: waiting() >= 2)
+            verify.cancel()
+            draft.cancel()
+            # What each stream held is to be forgotten, in its turn.
+            await asyncio.to_thread(_wait, lambda: waiting() >= 4)
+        go_on.set()
+        await served.thread.run(lambda: None)
+        assert (served.verifier.num_sequences, served.drafter.num_sequences) == (0, 0)
 
 
 async def test_a_message_for_another_incarnation_is_refused():
