@@ -247,11 +247,11 @@ class World:
             assert worker.runner.violations == []
 
     def _left_overs(self) -> dict[str, Any]:
-        driver = self.parts.driver
+        drivers = [pool.driver for pool in self.parts.pools]
         return {
-            "sequences": driver.ledger.sequence_ids,
-            "rows": tuple(driver.scheduler.state.rows),
-            "in flight": tuple(driver._in_flight.values()),
+            "sequences": [driver.ledger.sequence_ids for driver in drivers],
+            "rows": [tuple(driver.scheduler.state.rows) for driver in drivers],
+            "in flight": [tuple(driver._in_flight.values()) for driver in drivers],
             "workers": {
                 worker.name: (worker.sessions._sessions._sessions, self.state(worker))
                 for worker in self.workers
