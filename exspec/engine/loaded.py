@@ -11,6 +11,7 @@ from exspec.core.errors import UnsupportedModelError
 from exspec.core.models import ModelFacts, TokenizerAssets
 from exspec.engine.kv.hf_adapter import AttentionShape
 from exspec.engine.kv.store import KvShape
+from exspec.engine.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class LoadedModel:
     """A model ready to run, what is known of it, and its tokenizer as data.
 
     `draft_vocabulary` holds the token ids worth drafting over, if the model came with a list.
-    On a CPU in float32 the model's linear layers are packed (`exspec.engine.packing`).
+    On a CPU in float32 the model's linear layers are packed (`exspec.engine.packing`). `ranks` are
+    the processes the model is spread over, None if it is whole; `attention` is this rank's share.
     """
 
     model: PreTrainedModel
@@ -26,6 +28,7 @@ class LoadedModel:
     tokenizer: TokenizerAssets
     attention: AttentionShape
     draft_vocabulary: tuple[int, ...] = ()
+    ranks: Ranks | None = None
 
 
 def kv_shape_of(
