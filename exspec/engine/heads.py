@@ -71,7 +71,7 @@ class CutHead:
     def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
         """See `Head`."""
         hidden = self._body(**inputs).last_hidden_state[0, wanted]
-        places = _first_largest(self._head(hidden))
+        places = _first_largest(self._head(hidden.to(self._ids.device)))
         return torch.where(places == NOT_FINITE, places, self._ids[places])
 
 

@@ -34,9 +34,11 @@ class LoadedModel:
 def kv_shape_of(
     model: PreTrainedModel, attention: AttentionShape, num_slots: int, num_columns: int
 ) -> KvShape:
-    """KV memory for this model."""
+    """KV memory for this model, each layer's on the layer's device."""
     if attention.num_heads % attention.num_kv_heads:
         raise UnsupportedModelError("query heads are not a multiple of KV heads")
+    devices = attention.devices
+    is_spread = len(set(devices)) > 1
     return KvShape(
         num_layers=attention.num_layers,
         num_kv_heads=attention.num_kv_heads,
@@ -45,7 +47,8 @@ def kv_shape_of(
         num_slots=num_slots,
         num_columns=num_columns,
         dtype=model.dtype,
-        device=model.device,
+        device=devices[0] if is_spread else model.device,
+        layer_devices=devices if is_spread else (),
     )
 
 

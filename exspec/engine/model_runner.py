@@ -174,19 +174,19 @@ class ModelRunner:
         num_wanted = len(flat[2])
         ids, positions, wanted = (filled_up(part) for part in flat)
         device = self._model.device
+        # Where the last layer is may not be where the first is; the host can index both.
+        index_device = "cpu" if self._layout.store.shape.layer_devices else device
         cache = PassCache(self._layout.store, plan)
         with attending(cache):
             chosen = self._head.choose(
-                torch.from_numpy(wanted).to(device),
+                torch.from_numpy(wanted).to(index_device),
                 input_ids=torch.from_numpy(ids)[None].to(device),
                 position_ids=torch.from_numpy(positions)[None].to(device),
                 use_cache=True,
                 **{self._cache_keyword: cache},
             )
         is_finite = self._layout.store.seems_finite(plan.write_addresses)
-        return self._agree(
-            torch.cat((chosen[:num_wanted], is_finite.to(chosen.dtype)[None]))
-        ).tolist()
+        return self._agree(torch.cat((chosen[:num_wanted], is_finite.to(chosen)[None]))).tolist()
 
     def _hold(self, slot: int, num_tokens: int) -> None:
         """The slot holds this many tokens, and only finite numbers."""

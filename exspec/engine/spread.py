@@ -127,6 +127,11 @@ def _mapping_of(device_map: str) -> dict[str, str | int]:
             f'{{"model.embed_tokens": 0, ...}}, not {device_map!r}',
             field="device_map",
         )
+    if "disk" in mapping.values():
+        raise InvalidRequestError(
+            "nothing is fetched from disk in every pass: a device map names devices only",
+            field="device_map",
+        )
     kinds = {_device_of(str(device), "device_map").type for device in mapping.values()}
     if len(kinds) > 1:
         raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""What two ranks do together in the tests: `python -m tests.engine.ranks_main SCENARIO FOLDER`.
+"""What ranks do together in the tests: `python -m tests.engine.ranks_main SCENARIO FOLDER RANKS`.
 
 Rank 0 leaves what it found in FOLDER/found.json, for the test to compare with a single process.
 """
@@ -220,9 +220,16 @@ def _break_second_pass(runner: ModelRunner, way: str) -> None:
     runner._model.model.layers[1].register_forward_pre_hook(fail)
 
 
-def main(scenario: str, folder: Path) -> None:
+def gguf(ranks: Ranks, folder: Path) -> dict[str, object]:
+    """A quantized file, divided."""
+    source = (folder / "gguf").read_text()
+    loaded = load_model(ModelSettings(source, ranks=ranks))
+    return {"fingerprint": loaded.facts.fingerprint, "kv_heads": loaded.attention.num_kv_heads}
+
+
+def main(scenario: str, folder: Path, num_ranks: int) -> None:
     torch.set_num_threads(1)
-    place = place_of_this_process(2)
+    place = place_of_this_process(num_ranks)
     assert place is not None
     ranks = join_ranks(place, "auto")
     found = globals()[scenario](ranks, folder)
@@ -231,4 +238,4 @@ def main(scenario: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

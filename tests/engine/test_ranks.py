@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,14 @@ CASES = [
 def launch(scenario: str, folder: Path, num_ranks: int = 2) -> subprocess.CompletedProcess[str]:
     """The scenario on so many ranks, through our launcher."""
     launcher = ["-m", "exspec.engine.launcher", f"--ranks={num_ranks}", "--grace-seconds=0", "--"]
-    command = [sys.executable, "-m", "tests.engine.ranks_main", scenario, str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.engine.ranks_main",
+        scenario,
+        str(folder),
+        str(num_ranks),
+    ]
     return subprocess.run(
         [sys.executable, *launcher, *command],
         capture_output=True,
@@ -91,6 +99,16 @@ def test_a_bad_batch_is_refused_and_the_ranks_go_on(models):
     found = found_in(models, launch("refused_before_sending", models))
     errors = ["ProtocolError", "InvalidRequestError", "InvalidRequestError", "InvalidRequestError"]
     assert found == {"errors": errors, "num_choices": 1}
+
+
+@pytest.mark.pair
+def test_a_gguf_file_is_divided_into_the_same_model(tmp_path):
+    file = resources.files("exspec") / "models" / "smollm2_draft" / "smollm2-draft.gguf"
+    (tmp_path / "gguf").write_text(str(file))
+    found = found_in(tmp_path, launch("gguf", tmp_path, num_ranks=3))
+    alone = load_model(ModelSettings(str(file)))
+    assert found == {"fingerprint": alone.facts.fingerprint, "kv_heads": 1}
+    assert alone.attention.num_kv_heads == 3
 
 
 @pytest.mark.parametrize("way", ["killed", "hangs", "fails"])
