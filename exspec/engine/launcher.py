@@ -24,8 +24,10 @@ from torch.distributed.elastic.multiprocessing import (
     SignalException,
     start_processes,
 )
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from exspec.runtime.launch import rank_variables
+from exspec.runtime.logs import set_up_logging
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +43,13 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog=f"python -m {__spec__.name if __spec__ else 'launcher'}")
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--grace-seconds", type=int, required=True)
+    parser.add_argument("--log-level", default="info")
+    parser.add_argument("--log-format", default="text")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args(argv)
+    set_up_logging(arguments.log_level, arguments.log_format)
+    # It would have the last word on every failure, and knows less about it than the ranks.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     return launch(arguments.command, arguments.ranks, arguments.grace_seconds + STOP_SECONDS)
 
 
@@ -63,7 +70,18 @@ def launch(command: Sequence[str], num_ranks: int, stop_seconds: int) -> int:
                 return 1
             context.close(stop.sigval, timeout=stop_seconds)
             result = context.wait(timeout=0)
-    return 1 if result is None or result.is_failed() else 0
+    if result is None or not result.failures:
+        return 0 if result else 1
+    _log_first(result.failures)
+    return 1
+
+
+def _log_first(failures: dict[int, ProcessFailure]) -> None:
+    """Which rank took the others with it, if it could not say so itself."""
+    first = min(failures.values(), key=lambda failure: failure.timestamp)
+    if first.exitcode < 0:
+        name = signal.Signals(-first.exitcode).name
+        logger.error("rank.killed rank=%d signal=%s", first.local_rank, name)
 
 
 def _start(command: Sequence[str], num_ranks: int, folder: Path) -> PContext:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from dataclasses import dataclass
 
 import torch
@@ -91,19 +92,19 @@ def follow_worker(settings: ModelWorkerSettings, order: ModelOrder) -> int:
     return 0
 
 
-@dataclass(slots=True)
 class _Stopping:
     """What a follower makes of a signal to stop: its launcher sends it to rank 0 as well.
 
     While it loads it ends. Later rank 0 has calls to finish, and says when there are no more.
+    A thread takes the signals, as the main one is mostly inside torch, waiting for other ranks.
     """
 
-    _is_loading: bool = True
-    _was_told: bool = False
-
-    def __post_init__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._hear())
+    def __init__(self) -> None:
+        self._is_loading = True
+        self._was_told = False
+        signals = {signal.SIGTERM, signal.SIGINT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        threading.Thread(target=self._hear, args=(signals,), name="stopping", daemon=True).start()
 
     def wait_for_leader(self) -> None:
         """The model is loaded."""
@@ -115,10 +116,12 @@ class _Stopping:
             os._exit(0)
         end_process()
 
-    def _hear(self) -> None:
-        self._was_told = True
-        if self._is_loading:
-            os._exit(0)
+    def _hear(self, signals: set[signal.Signals]) -> None:
+        while True:
+            signal.sigwait(signals)
+            self._was_told = True
+            if self._is_loading:
+                os._exit(0)
 
 
 def _load(

@@ -105,6 +105,7 @@ def launcher_command(
     python = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
     flags = [f"--ranks={settings.tensor_parallel}"]
     flags.append(f"--grace-seconds={math.ceil(settings.grace_seconds)}")
+    flags += [f"--log-level={settings.log_level}", f"--log-format={settings.log_format}"]
     return [*python, "-m", LAUNCHER, *flags, "--", *python, "-m", module, *arguments]
 
 

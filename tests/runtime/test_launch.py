@@ -62,5 +62,8 @@ def test_the_launcher_runs_the_worker_as_it_was_called():
     command = launcher_command(settings, "target_worker", ["--model", "m"])
     launcher, worker = command[: command.index("--")], command[command.index("--") + 1 :]
     assert launcher[0] == worker[0] == sys.executable
-    assert launcher[-4:] == ["-m", "exspec.engine.launcher", "--ranks=4", "--grace-seconds=3"]
+    place = launcher.index("exspec.engine.launcher")
+    assert launcher[place + 1 :] == [
+        "--ranks=4", "--grace-seconds=3", "--log-level=info", "--log-format=text"
+    ]  # fmt: skip
     assert worker[-4:] == ["-m", "target_worker", "--model", "m"]
