@@ -8,6 +8,7 @@ from exspec.cli.audit import app as audit_app
 from exspec.cli.bench import app as bench_app
 from exspec.cli.bench_policies import grouping, policies
 from exspec.cli.bench_simulate import simulate
+from exspec.cli.bench_targets import targets
 from exspec.cli.demo import demo
 from exspec.cli.doctor import doctor
 from exspec.cli.generate import generate
@@ -35,6 +36,7 @@ app.add_typer(audit_app, name="audit")
 bench_app.command()(simulate)
 bench_app.command()(policies)
 bench_app.command()(grouping)
+bench_app.command()(targets)
 app.add_typer(bench_app, name="bench")
 app.command()(version)
 
