@@ -72,16 +72,16 @@ def launch(command: Sequence[str], num_ranks: int, stop_seconds: int) -> int:
             result = context.wait(timeout=0)
     if result is None or not result.failures:
         return 0 if result else 1
-    _log_first(result.failures)
+    for failure in result.failures.values():
+        _log_killed(failure)
     return 1
 
 
-def _log_first(failures: dict[int, ProcessFailure]) -> None:
-    """Which rank took the others with it, if it could not say so itself."""
-    first = min(failures.values(), key=lambda failure: failure.timestamp)
-    if first.exitcode < 0:
-        name = signal.Signals(-first.exitcode).name
-        logger.error("rank.killed rank=%d signal=%s", first.local_rank, name)
+def _log_killed(failure: ProcessFailure) -> None:
+    """Ranks say themselves why they end, but for those that a signal ends."""
+    if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:  # which the others get
+        name = signal.Signals(-failure.exitcode).name
+        logger.error("rank.killed rank=%d signal=%s", failure.local_rank, name)
 
 
 def _start(command: Sequence[str], num_ranks: int, folder: Path) -> PContext:
