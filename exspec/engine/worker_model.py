@@ -96,15 +96,19 @@ class _Stopping:
     """What a follower makes of a signal to stop: its launcher sends it to rank 0 as well.
 
     While it loads it ends. Later rank 0 has calls to finish, and says when there are no more.
-    A thread takes the signals, as the main one is mostly inside torch, waiting for other ranks.
+    The main thread is mostly inside torch, waiting for other ranks, where Python's handlers do not
+    run; so the number of the signal is written to a pipe at once and a thread acts on it.
     """
 
     def __init__(self) -> None:
         self._is_loading = True
         self._was_told = False
-        signals = {signal.SIGTERM, signal.SIGINT}
-        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        threading.Thread(target=self._hear, args=(signals,), name="stopping", daemon=True).start()
+        self._numbers, written = os.pipe()
+        os.set_blocking(written, False)
+        signal.set_wakeup_fd(written)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._hear, name="stopping", daemon=True).start()
 
     def wait_for_leader(self) -> None:
         """The model is loaded."""
@@ -116,9 +120,8 @@ class _Stopping:
             os._exit(0)
         end_process()
 
-    def _hear(self, signals: set[signal.Signals]) -> None:
-        while True:
-            signal.sigwait(signals)
+    def _hear(self) -> None:
+        while os.read(self._numbers, 1):
             self._was_told = True
             if self._is_loading:
                 os._exit(0)

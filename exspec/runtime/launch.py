@@ -29,12 +29,14 @@ class RankPlace:
     """Which rank of how many this process is.
 
     `store_file` is where the ranks find each other; empty: at the address in torch's variables.
+    `launcher` is the process that watches them.
     """
 
     rank: int
     local_rank: int
     num_ranks: int
     store_file: str
+    launcher: int
 
 
 class _RankEnvironment(BaseSettings):
@@ -47,16 +49,18 @@ class _RankEnvironment(BaseSettings):
     world_size: int | None = None
     torchelastic_run_id: str = ""
     exspec_rank_store: str = ""
+    exspec_rank_launcher: int | None = None
 
 
 def rank_variables(rank: int, num_ranks: int, store_file: str) -> dict[str, str]:
-    """The environment of one rank, read again by `place_of_this_process`."""
+    """The environment of one rank of this launcher, read again by `place_of_this_process`."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks),
         "EXSPEC_RANK_STORE": store_file,
+        "EXSPEC_RANK_LAUNCHER": str(os.getpid()),
     }
 
 
@@ -76,7 +80,8 @@ def place_of_this_process(num_ranks: int) -> RankPlace | None:
             field="tensor_parallel",
         )
     local_rank = told.rank if told.local_rank is None else told.local_rank
-    return RankPlace(told.rank, local_rank, num_ranks, told.exspec_rank_store)
+    launcher = told.exspec_rank_launcher or os.getppid()
+    return RankPlace(told.rank, local_rank, num_ranks, told.exspec_rank_store, launcher)
 
 
 def rank_place(
@@ -92,7 +97,7 @@ def rank_place(
         sys.stderr.write(f"{module}: {error}\n")
         raise SystemExit(EXIT_USAGE) from error
     if place is not None:
-        _end_with_parent()
+        _end_with(place.launcher)
     elif settings.tensor_parallel > 1:
         _become_launcher(settings, module, arguments)
     return place
@@ -119,13 +124,15 @@ def _become_launcher(
     os.execv(command[0], command)
 
 
-def _end_with_parent() -> None:
-    """Ranks run in sessions of their own: nobody else ends them when their launcher is killed."""
-    parent = os.getppid()
+def _end_with(launcher: int) -> None:
+    """Ranks run in sessions of their own: nobody else ends them when their launcher is killed.
+
+    It may have been before this process got here, so that another parent says as much.
+    """
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == launcher:
             time.sleep(PARENT_POLL_SECONDS)
         os._exit(1)
 
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+    threading.Thread(target=watch, name="launcher-watch", daemon=True).start()

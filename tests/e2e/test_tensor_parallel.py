@@ -126,7 +126,7 @@ def test_stopped_while_it_loads_it_ends_with_all_its_processes(target_dir):
         ranks = ranks_of(started.pid)
         started.send_signal(signal.SIGTERM)
         started.wait(SECONDS)
-        assert not any(is_alive(pid) for pid in ranks)
+        wait_until(lambda: not any(is_alive(pid) for pid in ranks))
     finally:
         started.kill()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -19,7 +21,9 @@ from exspec.runtime.settings import ModelWorkerSettings
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "EXSPEC_RANK_STORE"):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("EXSPEC_RANK_STORE", "EXSPEC_RANK_LAUNCHER"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -30,12 +34,12 @@ def be(monkeypatch, **variables: str) -> None:
 
 def test_what_a_rank_is_told_is_what_it_reads(monkeypatch):
     be(monkeypatch, **rank_variables(2, 3, "/some/store"))
-    assert place_of_this_process(3) == RankPlace(2, 2, 3, "/some/store")
+    assert place_of_this_process(3) == RankPlace(2, 2, 3, "/some/store", os.getpid())
 
 
 def test_torchrun_may_start_the_ranks_too(monkeypatch):
     be(monkeypatch, RANK="1", LOCAL_RANK="1", WORLD_SIZE="2", TORCHELASTIC_RUN_ID="none")
-    assert place_of_this_process(2) == RankPlace(1, 1, 2, "")
+    assert place_of_this_process(2) == RankPlace(1, 1, 2, "", os.getppid())
 
 
 def test_a_worker_of_one_process_has_no_place(monkeypatch):
@@ -67,3 +71,16 @@ def test_the_launcher_runs_the_worker_as_it_was_called():
         "--ranks=4", "--grace-seconds=3", "--log-level=info", "--log-format=text"
     ]  # fmt: skip
     assert worker[-4:] == ["-m", "target_worker", "--model", "m"]
+
+
+def test_a_rank_whose_launcher_is_gone_already_ends(monkeypatch):
+    be(monkeypatch, **rank_variables(1, 2, "/no/store") | {"EXSPEC_RANK_LAUNCHER": "1073741824"})
+    wait = (
+        "import threading\n"
+        "from exspec.runtime.launch import rank_place\n"
+        "from exspec.runtime.settings import ModelWorkerSettings\n"
+        "rank_place(ModelWorkerSettings(tensor_parallel=2), 'target_worker', [])\n"
+        "threading.Event().wait()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", wait], timeout=60, check=False)
+    assert done.returncode == 1
