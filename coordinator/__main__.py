@@ -31,6 +31,7 @@ async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
     from coordinator.parts import build
     from coordinator.servers import bind_ports
     from exspec.core.peer_roles import PeerRole
+    from exspec.runtime.metrics import metrics_served
     from exspec.wire.process import stop_event, write_port_file
     from exspec.wire.tls import tls_files
 
@@ -48,10 +49,12 @@ async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
     tasks = [
         asyncio.create_task(parts.service.run()),
         asyncio.create_task(_keep_health(ports, parts)),
+        asyncio.create_task(_log_progress(parts)),
     ]
     try:
-        write_port_file(settings.port_file, "\n".join(ports.addresses))
-        await stopping.wait()
+        async with metrics_served(settings, parts.view.metrics, parts.view.samples):
+            write_port_file(settings.port_file, "\n".join(ports.addresses))
+            await stopping.wait()
     finally:
         await ports.stop(settings.grace_seconds)
         for task in tasks:
@@ -59,6 +62,15 @@ async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         await parts.registry.close()
     logger.info("coordinator.stopped")
+
+
+async def _log_progress(parts: Parts) -> None:
+    """A line now and then while there is work."""
+    from coordinator.progress import PROGRESS_SECONDS, ProgressLog
+    from exspec.runtime.periodic import repeat_every
+
+    progress = ProgressLog(lambda: parts.view.status().pools, monotonic)
+    await repeat_every(PROGRESS_SECONDS, progress.write)
 
 
 async def _keep_health(ports: Ports, parts: Parts) -> None:

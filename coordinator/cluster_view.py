@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from coordinator import metrics, metrics_vllm
+from coordinator.metrics import ClusterFigures, PoolFigures
 from coordinator.pools import Pools
 from coordinator.registry import WorkerRegistry
 from coordinator.scheduler.rules import speculation_rule
 from coordinator.settings import CoordinatorSettings
 from exspec.core.cluster import ClusterStatus, PoolStatus, Totals
+from exspec.core.metrics import Metric, Samples
 from exspec.runtime.clock import Clock
 
 
@@ -44,6 +47,27 @@ class ClusterView:
             totals=Totals.sum_of(pool.totals for pool in pools),
             pools=pools,
         )
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Every metric that `samples` may have."""
+        return (*metrics.METRICS, *metrics_vllm.METRICS) if self._as_vllm else metrics.METRICS
+
+    def samples(self) -> Samples:
+        """All that metrics show of this moment."""
+        figures = ClusterFigures(self.status(), self.measured_pools())
+        own = metrics.samples(figures)
+        return (*own, *metrics_vllm.samples(figures)) if self._as_vllm else own
+
+    def measured_pools(self) -> tuple[PoolFigures, ...]:
+        """The served models and what was measured of them."""
+        return tuple(
+            PoolFigures(pool.status(), pool.accounting.measures.value) for pool in self.pools
+        )
+
+    @property
+    def _as_vllm(self) -> bool:
+        return self.settings.metrics_compat == "vllm"
 
 
 def _mean(pools: Sequence[PoolStatus], speedups: Sequence[float]) -> float:

@@ -9,9 +9,10 @@ import grpc.aio
 
 from coordinator.accounting import Accounting
 from coordinator.cluster_view import ClusterView
-from coordinator.driver import Driver, Timing
+from coordinator.driver import Driver
 from coordinator.ledger import Ledger
 from coordinator.members import PoolLimits, ServedModel
+from coordinator.outside import Timing
 from coordinator.pools import Pool, Pools
 from coordinator.registry import WorkerRegistry
 from coordinator.scheduler.policies import POLICIES
@@ -92,7 +93,12 @@ def build(
     service = GenerationService(
         pools,
         registry,
-        ServiceLimits(settings.max_waiting, settings.unavailable_seconds),
+        ServiceLimits(
+            settings.max_waiting,
+            settings.unavailable_seconds,
+            settings.slow_reader_seconds,
+            settings.max_client_requests,
+        ),
         clock,
     )
     view = ClusterView(pools, registry, settings, clock, clock())
@@ -116,5 +122,6 @@ def _pool(
     stream = None if traces is None else traces.open(model.facts.name)
     recorder = None if stream is None else Recorder(scheduler, stream)
     timing = Timing(clock, asyncio.get_running_loop().call_later)
-    driver = Driver(scheduler, Ledger(clock), accounting, registry, timing, recorder)
+    ledger = Ledger(clock, accounting.measures.note_completed)
+    driver = Driver(scheduler, ledger, accounting, registry, timing, recorder)
     return Pool(model, driver, accounting)

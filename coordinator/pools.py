@@ -54,8 +54,9 @@ class Pool:
         return len(self.drafts) / num_targets if num_targets else float("inf")
 
     def stranded(self) -> list[SequenceId]:
-        """Sequences that no connected target could hold."""
-        ledger, longest = self.driver.ledger, self.max_length
+        """Sequences that no connected target could hold, those that refuse all rows left out."""
+        ledger = self.driver.ledger
+        longest = max((one.max_length for one in self.targets if not one.is_refusing), default=0)
         return [i for i in ledger.sequence_ids if ledger.max_length(i) > longest]
 
     def misfit(self, worker: WorkerInfo) -> str | None:

@@ -6,6 +6,7 @@ Who may call what is decided here, by what each port serves and by the guards be
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,14 +23,16 @@ from coordinator.settings import CoordinatorSettings
 from exspec.core.peer_roles import PeerRole
 from exspec.runtime.clock import Clock
 from exspec.wire.auth import Guard, KeyGuard, MethodGuard, RoleGuard, open_key_file
-from exspec.wire.channel import MAX_REQUEST_BYTES
-from exspec.wire.server import RpcServer
+from exspec.wire.channel import MAX_REQUEST_BYTES, MAX_RESUMED_REQUEST_BYTES
+from exspec.wire.server import RpcServer, is_loopback
 from exspec.wire.tls import (
     TlsFiles,
     client_port_credentials,
     cluster_credentials,
     tls_files,
 )
+
+logger = logging.getLogger(__name__)
 
 _CLUSTER_ROLES = {
     REGISTRY_SERVICE: {PeerRole.WORKER},
@@ -99,7 +102,7 @@ def bind_ports(settings: CoordinatorSettings, clock: Clock) -> Ports:
     tls = tls_files(settings)
     clients = RpcServer(
         SERVICE_NAMES if settings.cluster_port is None else (GENERATION_SERVICE, ADMIN_SERVICE),
-        max_request_bytes=MAX_REQUEST_BYTES,
+        max_request_bytes=MAX_RESUMED_REQUEST_BYTES,
         guards=_client_guards(settings, clock),
         has_reflection=settings.has_reflection,
     )
@@ -127,6 +130,8 @@ def _client_guards(settings: CoordinatorSettings, clock: Clock) -> Sequence[Guar
     """Keys before anything else, so that strangers learn nothing of what is closed."""
     guards: list[Guard] = []
     if settings.api_keys_file:
+        if not settings.has_tls and not is_loopback(settings.host):
+            logger.warning("auth.plain_text host=%s: keys can be read on the way", settings.host)
         guards.append(KeyGuard(open_key_file(settings.api_keys_file, clock)))
     if settings.cluster_port is not None:
         guards.append(_READ_ONLY)

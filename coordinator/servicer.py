@@ -6,10 +6,15 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
+from google.protobuf.message import Message
+
+from coordinator.admission import check_ids
+from coordinator.callers import Caller, Places
 from coordinator.cluster_view import ClusterView
+from coordinator.delivery import merge, write
 from coordinator.members import HeartbeatAnswer, PoolLimits
 from coordinator.pools import Pools
 from coordinator.registry import WorkerRegistry
@@ -24,7 +29,9 @@ from exspec.v1 import (
     registry_pb2_grpc,
 )
 from exspec.wire import convert_generation as convert
+from exspec.wire.auth import client_name
 from exspec.wire.convert_cluster import status_to_message, worker_from_message
+from exspec.wire.convert_prompt import check_num_ids, prompt_from_message
 from exspec.wire.server import Context
 
 logger = logging.getLogger(__name__)
@@ -39,38 +46,34 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._service = service
         self._pools = pools
 
-    async def Generate(
-        self, request: generation_pb2.GenerateRequest, context: Context
-    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
-        """One prompt, streamed."""
-        events = self._service.generate(_checked(request))
-        async with contextlib.aclosing(events):
-            async for event in events:
-                yield convert.event_to_message(event)
+    # Both streams write to the context themselves, which the library takes as well, and bounds of
+    # what a caller leaves unread need; the generated types know only generators.
 
-    async def GenerateBatch(
+    async def Generate(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, request: generation_pb2.GenerateRequest, context: Context
+    ) -> None:
+        """One prompt, streamed."""
+        caller = self._caller(context)
+        with self._service.places(caller, 1):
+            events = self._service.generate(_checked(request), caller)
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    await self._write(context, convert.event_to_message(event))
+
+    async def GenerateBatch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, request: generation_pb2.GenerateBatchRequest, context: Context
-    ) -> AsyncIterator[generation_pb2.GenerateBatchResponse]:
+    ) -> None:
         """Several prompts; their events as they come. In the queue they are one group."""
         convert.check_batch(request)
+        caller = self._caller(context)
         group = request.request_id or f"batch-{secrets.token_hex(8)}"
-        merged: asyncio.Queue[tuple[int, BatchEvent] | None] = asyncio.Queue()
-        tasks = [
-            asyncio.create_task(self._run_item(request, index, group, merged))
-            for index in range(len(request.prompts))
-        ]
-        num_open = len(tasks)
-        try:
-            while num_open:
-                item = await merged.get()
-                if item is None:
-                    num_open -= 1
-                else:
-                    yield convert.batch_event_to_message(*item)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        with self._service.places(caller, len(request.prompts)) as places:
+            items = (convert.batch_item(request, i) for i in range(len(request.prompts)))
+            streams = [self._item_events(item, group, caller, places) for item in items]
+            events = merge(streams)
+            async with contextlib.aclosing(events):
+                async for index, event in events:
+                    await self._write(context, convert.batch_event_to_message(index, event))
 
     async def ListModels(
         self, request: generation_pb2.ListModelsRequest, context: Context
@@ -92,40 +95,49 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.TokenizeResponse:
         """Text or chat to token ids."""
         model = (await self._service.require_pool(request.model)).model
-        prompt = convert.prompt_from_message(request.prompt)
+        prompt = prompt_from_message(request.prompt)
         token_ids = await asyncio.to_thread(model.codec.encode, prompt)
-        return generation_pb2.TokenizeResponse(token_ids=token_ids, text=model.codec.render(prompt))
+        text = await asyncio.to_thread(model.codec.render, prompt)
+        return generation_pb2.TokenizeResponse(token_ids=token_ids, text=text)
 
     async def Detokenize(
         self, request: generation_pb2.DetokenizeRequest, context: Context
     ) -> generation_pb2.DetokenizeResponse:
         """Token ids to text."""
         model = (await self._service.require_pool(request.model)).model
+        check_num_ids("token_ids", len(request.token_ids))
         token_ids = tuple(request.token_ids)
-        self._service.check_ids("token_ids", token_ids, model)
+        check_ids("token_ids", token_ids, model)
         text = await asyncio.to_thread(model.codec.decode, token_ids)
         return generation_pb2.DetokenizeResponse(text=text)
 
-    async def _run_item(
+    async def _item_events(
         self,
-        request: generation_pb2.GenerateBatchRequest,
-        index: int,
+        request: generation_pb2.GenerateRequest,
         group: str,
-        merged: asyncio.Queue[tuple[int, BatchEvent] | None],
-    ) -> None:
+        caller: Caller,
+        places: Places,
+    ) -> AsyncGenerator[BatchEvent, None]:
         """One prompt of a batch; its failure is an event of its own."""
         try:
-            item = replace(_checked(convert.batch_item(request, index)), group=group)
-            events = self._service.generate(item)
+            item = replace(_checked(request), group=group)
+            events = self._service.generate(item, caller)
             async with contextlib.aclosing(events):
                 async for event in events:
-                    merged.put_nowait((index, event))
+                    yield event
         except ExspecError as error:
-            merged.put_nowait((index, Failed(error)))
+            yield Failed(error)
         except Exception:  # one prompt's bug may not take the others down
-            logger.exception("generate.item_failed index=%d", index)
-            merged.put_nowait((index, Failed(InternalError("internal error; see the log"))))
-        merged.put_nowait(None)
+            logger.exception("generate.item_failed request=%s", request.request_id)
+            yield Failed(InternalError("internal error; see the log"))
+        finally:
+            places.release()
+
+    def _caller(self, context: Context) -> Caller:
+        return self._service.caller(client_name(context), context.time_remaining())
+
+    async def _write(self, context: Context, message: Message) -> None:
+        await write(context, message, self._service.limits.slow_reader_seconds)
 
 
 def _checked(request: generation_pb2.GenerateRequest) -> GenerationRequest:

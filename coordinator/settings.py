@@ -81,6 +81,17 @@ class CoordinatorSettings(ServiceSettings):
         ge=0,
         description="Most requests per model that may wait for a place; more are refused.",
     )
+    max_client_requests: int | None = Field(
+        None,
+        ge=1,
+        description="Most generations, running or waiting, that one client (API key, else host) "
+        "may have; more are refused. Default: as many as there are.",
+    )
+    slow_reader_seconds: float = Field(
+        60.0,
+        gt=0,
+        description="Time a client may leave what it was sent unread before it is dropped.",
+    )
     lease_seconds: float = Field(
         10.0, gt=0, description="Silence after which a worker is taken for lost."
     )
@@ -95,6 +106,9 @@ class CoordinatorSettings(ServiceSettings):
     )
     unavailable_seconds: float = Field(
         30.0, ge=0, description="Time requests wait for a target when there is none."
+    )
+    metrics_compat: Literal["none", "vllm"] = Field(
+        "none", description="Whose names metrics are shown under besides our own."
     )
     record_trace: str = Field(
         "",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from draft_worker.proposer import Proposer
     from draft_worker.servicer import DraftServicer
     from exspec.engine.model_runner import ModelRunner
+    from exspec.runtime.worker_metrics import WorkerMeasures
     from exspec.runtime.worker_thread import WorkerThread
     from exspec.wire.worker_process import Identity
 
@@ -39,6 +40,17 @@ class DraftRole:
         self._servicer: DraftServicer | None = None
         self._runner: ModelRunner | None = None
         self._drafter: Drafter | None = None
+
+    @property
+    def measures(self) -> WorkerMeasures:
+        """Of the servicer."""
+        assert self._servicer is not None
+        return self._servicer.measures
+
+    @property
+    def num_sequences(self) -> int:
+        """Of the servicer."""
+        return self._servicer.num_sequences if self._servicer else 0
 
     def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
         """Add DraftService."""

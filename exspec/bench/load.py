@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 
 from exspec.client import (
@@ -178,5 +178,4 @@ def repeated(prompts: Sequence[tuple[int, ...]], number: int) -> tuple[tuple[int
 
 def totals_between(before: Totals, after: Totals) -> Totals:
     """What happened between two looks at a cluster's sums."""
-    names = [field.name for field in fields(Totals)]
-    return Totals(**{name: getattr(after, name) - getattr(before, name) for name in names})
+    return after.since(before)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from cryptography import x509
+
 from exspec.certs.authority import Authority, PemPair, Validity
 from exspec.core.errors import InvalidRequestError
 from exspec.core.peer_roles import PeerRole
@@ -61,6 +63,18 @@ def make_certificates(
     return tuple(
         _write(folder, name, pair, names, validity) for name, (pair, names) in pairs.items()
     )
+
+
+def valid_until(folder: Path) -> datetime | None:
+    """When the first certificate of a folder expires; None if a file is missing or damaged."""
+    pairs = [_paths(folder, name) for name in _all_names()]
+    if not all(path.is_file() for pair in pairs for path in pair):
+        return None
+    try:
+        certificates = [x509.load_pem_x509_certificate(pair[0].read_bytes()) for pair in pairs]
+    except ValueError:
+        return None
+    return min(certificate.not_valid_after_utc for certificate in certificates)
 
 
 def _write(

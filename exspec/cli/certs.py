@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 CLOCK_SKEW = timedelta(minutes=5)
 """Machines whose clocks are this much behind take the certificates at once, too."""
 
+RENEWAL = timedelta(days=30)
+"""With --keep: certificates that expire sooner are made anew."""
+
 
 @tells_errors
 def certs(
@@ -33,6 +37,12 @@ def certs(
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite what is there: a new authority.")
     ] = False,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Change nothing while all that is there lasts another 30 days."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make certificates for a cluster: an authority, the coordinator, workers, operators.
@@ -41,20 +51,23 @@ def certs(
     """
     try:
         from exspec.certs.authority import Validity
-        from exspec.certs.folder import make_certificates
+        from exspec.certs.folder import make_certificates, valid_until
     except ModuleNotFoundError as error:
         fail(f"{error.name} is needed: pip install 'exspec[certs]'")
     from exspec.runtime.clock import now
 
+    if keep and (valid_until(folder) or now()) - now() > RENEWAL:
+        sys.stderr.write(f"kept the certificates in {folder}\n")
+        return
     validity = Validity(now() - CLOCK_SKEW, now() + timedelta(days=days))
     try:
-        made = make_certificates(folder, host or (), validity, may_overwrite=force)
+        made = make_certificates(folder, host or (), validity, may_overwrite=force or keep)
     except OSError as error:
         fail(f"cannot write to {folder}: {error}")
     if as_json:
         print_json([_as_dict(one) for one in made])
     else:
-        _show(made)
+        _show(folder, made)
 
 
 def _as_dict(made: Made) -> dict[str, object]:
@@ -66,12 +79,14 @@ def _as_dict(made: Made) -> dict[str, object]:
     }
 
 
-def _show(made: Sequence[Made]) -> None:
+def _show(folder: Path, made: Sequence[Made]) -> None:
     from rich.table import Table
 
     table = Table("certificate", "key", "good for", "until", box=None)
     for one in made:
         names = ", ".join(one.names) or "signing"
         until = one.not_after.strftime("%Y-%m-%d")
-        table.add_row(str(one.certfile), str(one.keyfile), names, until)
-    open_console().print(table)
+        table.add_row(one.certfile.name, one.keyfile.name, names, until)
+    console = open_console()
+    console.print(f"in {folder}:", soft_wrap=True, markup=False)
+    console.print(table)

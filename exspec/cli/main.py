@@ -8,6 +8,7 @@ from exspec.cli.audit import app as audit_app
 from exspec.cli.bench import app as bench_app
 from exspec.cli.bench_policies import grouping, policies
 from exspec.cli.bench_simulate import simulate
+from exspec.cli.bench_targets import targets
 from exspec.cli.certs import certs
 from exspec.cli.demo import demo
 from exspec.cli.doctor import doctor
@@ -19,6 +20,7 @@ from exspec.cli.serve import serve_app
 from exspec.cli.status import status
 from exspec.cli.up import up
 from exspec.cli.version import version
+from exspec.cli.watch import watch
 
 app = typer.Typer(
     name="exspec",
@@ -31,6 +33,7 @@ app.command()(up)
 app.add_typer(serve_app, name="serve")
 app.command()(generate)
 app.command()(status)
+app.command()(watch)
 app.command()(drain)
 app.command()(health)
 app.command()(doctor)
@@ -41,6 +44,7 @@ app.add_typer(audit_app, name="audit")
 bench_app.command()(simulate)
 bench_app.command()(policies)
 bench_app.command()(grouping)
+bench_app.command()(targets)
 app.add_typer(bench_app, name="bench")
 app.command()(version)
 

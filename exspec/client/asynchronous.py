@@ -34,9 +34,10 @@ class AsyncClient:
     """A client of one coordinator, for one event loop; close it, or use it in `async with`.
 
     `timeout` (seconds, for a whole call) and `connect_timeout` (until somebody answers) can make a
-    call fail; at most `max_retries` more tries follow a failure that may pass. `api_key` and `tls`
-    (an `exspec.TlsConfig`; None is plain text) are what the coordinator asks for. Every error is an
-    `exspec.ExspecError` and carries the request id.
+    call fail; at most `max_retries` more tries follow a failure that may pass. A generation whose
+    coordinator is lost goes on by itself if one is back within `resume_timeout` seconds (0: never).
+    `api_key` and `tls` (an `exspec.TlsConfig`; None is plain text) are what the coordinator asks
+    for. Every error is an `exspec.ExspecError` and carries the request id.
     """
 
     def __init__(
@@ -46,10 +47,16 @@ class AsyncClient:
         timeout: float = 600.0,
         connect_timeout: float = 5.0,
         max_retries: int = 2,
+        resume_timeout: float = 60.0,
         **access: Unpack[Access],
     ) -> None:
         settings = ClientSettings(
-            address or DEFAULT_ADDRESS, timeout, connect_timeout, max_retries, **access
+            address or DEFAULT_ADDRESS,
+            timeout,
+            connect_timeout,
+            max_retries,
+            resume_timeout,
+            **access,
         )
         self._connection = AsyncConnection(check_settings(settings), monotonic)
 
@@ -145,7 +152,9 @@ class AsyncClient:
             await asyncio.sleep(READY_POLL_SECONDS)
 
     async def close(self) -> None:
-        """Drop the connection. Calls after this raise RuntimeError."""
+        """Drop the connection; running calls end with RequestCancelledError, later ones are refused
+        with RuntimeError.
+        """
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

@@ -85,6 +85,11 @@ class Totals:
     num_overdue_drafts: int = 0
     num_plain_row_rounds: int = 0
 
+    def since(self, before: Totals) -> Totals:
+        """What happened between two looks."""
+        names = [field.name for field in fields(Totals)]
+        return Totals(**{name: getattr(self, name) - getattr(before, name) for name in names})
+
     @staticmethod
     def sum_of(parts: Iterable[Totals]) -> Totals:
         """All parts together."""

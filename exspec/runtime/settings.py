@@ -45,6 +45,14 @@ class ServiceSettings(BaseSettings):
         default=True,
         description="Let callers list the services (gRPC reflection). With TLS: only if asked for.",
     )
+    metrics_host: str = Field("127.0.0.1", description="Address to serve metrics on.")
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port for Prometheus (HTTP; HTTPS with client certificates if TLS files are "
+        "given); 0 takes a free one. Default: none.",
+    )
     grace_seconds: float = Field(
         10.0, ge=0, description="Seconds that running calls get when the process is told to stop."
     )

@@ -14,6 +14,9 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """Bound of one message to the coordinator: prompts, not models."""
 
+MAX_RESUMED_REQUEST_BYTES = 16 * 1024 * 1024
+"""The same with what is to be resumed, which comes on top: a few bytes a token."""
+
 MAX_PORT = 65535
 KEEPALIVE_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 10_000

@@ -6,11 +6,12 @@ nothing that is raised escapes without a status of ours. No service logic.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,6 +27,9 @@ from exspec.wire.status import to_status
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+ABORT_SECONDS = 5.0
+"""How long a handler waits for its error to be taken off its hands."""
 
 _HEALTH = f"/{SERVICE_NAME}/"
 
@@ -56,15 +60,19 @@ class Edge:
 class Messages:
     """The messages of a stream, parsed one by one as they are asked for."""
 
-    def __init__(self, raws: AsyncIterator[bytes], edge: Edge) -> None:
-        self._raws = aiter(raws)
+    def __init__(self, raws: AsyncIterable[bytes], edge: Edge) -> None:
+        self._raws = raws
         self._edge = edge
+        self._iterator: AsyncIterator[bytes] | None = None
+        """None until the first is asked for: the library warns of one that was never used."""
 
     def __aiter__(self) -> Messages:
         return self
 
     async def __anext__(self) -> Any:  # noqa: ANN401 - as above
-        return self._edge.message(await anext(self._raws))
+        if self._iterator is None:
+            self._iterator = aiter(self._raws)
+        return self._edge.message(await anext(self._iterator))
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
@@ -148,4 +156,7 @@ async def _abort(context: Context, error: Exception, method: str) -> None:
         error_id = uuid.uuid4().hex[:12]
         logger.error("rpc.failed method=%s error_id=%s", method, error_id, exc_info=error)
         error = InternalError(f"internal error {error_id}; see the server's log")
-    await context.abort_with_status(to_status(error))
+    with contextlib.suppress(TimeoutError):
+        # A caller that does not read gets the status when it does; nobody waits for that.
+        async with asyncio.timeout(ABORT_SECONDS):
+            await context.abort_with_status(to_status(error))

@@ -6,7 +6,6 @@ interceptor at its edge. No service logic.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Callable, Sequence
 
@@ -14,6 +13,7 @@ import grpc
 import grpc.aio
 
 from exspec.core.errors import InvalidRequestError, UnavailableError
+from exspec.runtime.addresses import is_loopback, join_address
 from exspec.wire.auth import Guard
 from exspec.wire.channel import (
     KEEPALIVE_MS,
@@ -26,6 +26,8 @@ from exspec.wire.interceptor import Context, EdgeInterceptor
 
 __all__ = ["Context", "RpcServer", "is_loopback", "join_address", "reachable_address"]
 
+HANDSHAKE_TIMEOUT_MS = 20_000
+
 _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
@@ -35,6 +37,8 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # Calls of a caller that vanished without a word end, and free what they hold.
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # Who connects and says nothing is let go.
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
     # Without this a second server shares the port and takes half the calls.
     ("grpc.so_reuseport", 0),
 )
@@ -116,21 +120,6 @@ class RpcServer:
         """No new calls; running ones get `grace_seconds`."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_seconds)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def join_address(host: str, port: int) -> str:
-    """host:port, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def reachable_address(bound: str) -> str:

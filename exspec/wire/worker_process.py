@@ -18,9 +18,12 @@ import grpc.aio
 from exspec.core.cluster import WorkerInfo
 from exspec.core.errors import ExspecError
 from exspec.core.ids import Role, WorkerId
+from exspec.core.metrics import Samples
 from exspec.core.peer_roles import PeerRole
 from exspec.runtime.clock import monotonic
+from exspec.runtime.metrics import metrics_served
 from exspec.runtime.settings import WorkerSettings
+from exspec.runtime.worker_metrics import METRICS, WorkerFigures, WorkerMeasures
 from exspec.runtime.worker_thread import WorkerThread
 from exspec.wire.auth import RoleGuard
 from exspec.wire.process import StopSignals, stop_signals, write_port_file
@@ -57,6 +60,16 @@ class WorkerRole(Protocol):
     @property
     def service_name(self) -> str:
         """Full name of the gRPC service, for health and reflection."""
+        ...
+
+    @property
+    def measures(self) -> WorkerMeasures:
+        """What was served so far; read after `add_to`."""
+        ...
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences held now; read on the event loop while the worker thread changes it."""
         ...
 
     def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
@@ -103,16 +116,19 @@ async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSetti
     server, bound = listen(role.service_name, settings, tls)
     thread = WorkerThread(identity.role.value)
     role.add_to(server.grpc_server, thread)
+    shown = _Shown(role, identity.role)
     await server.start()
     try:
-        write_port_file(settings.port_file, bound)
-        if not await _unless_stopped(asyncio.create_task(thread.run(role.load)), stop.asked):
-            return Ending.WHILE_LOADING
-        await server.set_ready(is_ready=True)
-        worker = role.describe(settings.advertise or reachable_address(bound))
-        logger.info("worker.ready worker=%s address=%s", identity.worker_id, bound)
-        coordinator_tls = None if tls is None else tls.as_peer_of(PeerRole.COORDINATOR)
-        await _serve(Registration(settings.coordinator, worker, coordinator_tls), server, stop)
+        async with metrics_served(settings, METRICS, shown.samples):
+            write_port_file(settings.port_file, bound)
+            if not await _unless_stopped(asyncio.create_task(thread.run(role.load)), stop.asked):
+                return Ending.WHILE_LOADING
+            await server.set_ready(is_ready=True)
+            worker = role.describe(settings.advertise or reachable_address(bound))
+            shown.worker = worker
+            logger.info("worker.ready worker=%s address=%s", identity.worker_id, bound)
+            coordinator_tls = None if tls is None else tls.as_peer_of(PeerRole.COORDINATOR)
+            await _serve(Registration(settings.coordinator, worker, coordinator_tls), server, stop)
     finally:
         await _unless_stopped(
             asyncio.create_task(server.stop(settings.grace_seconds)), stop.insisted
@@ -123,6 +139,21 @@ async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSetti
         return Ending.AT_ONCE
     thread.close()
     return Ending.DRAINED
+
+
+class _Shown:
+    """What metrics show of the worker; `worker` is None while it loads."""
+
+    def __init__(self, role: WorkerRole, kind: Role) -> None:
+        self._role = role
+        self._kind = kind
+        self.worker: WorkerInfo | None = None
+
+    def samples(self) -> Samples:
+        figures = None
+        if self.worker is not None:
+            figures = WorkerFigures(self.worker, self._role.num_sequences)
+        return self._role.measures.samples(self._kind, figures)
 
 
 def _nothing() -> None:

@@ -74,11 +74,12 @@ def make_cluster(pair, zygote, tmp_path):
 @pytest.fixture
 def _quick(monkeypatch):
     """Waits of coordinator and workers that are too long for tests in one process."""
-    from coordinator import links, service
+    from coordinator import links, roles, service
     from exspec.wire import registration
 
     monkeypatch.setattr(links, "RECONNECT_SECONDS", 0.05)
-    monkeypatch.setattr(links, "LONGEST_RECONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(roles, "LONGEST_DRAFT_BACKOFF_SECONDS", 0.5)
+    monkeypatch.setattr(roles, "LONGEST_TARGET_BACKOFF_SECONDS", 0.5)
     monkeypatch.setattr(links, "HANDSHAKE_SECONDS", 0.5)
     monkeypatch.setattr(service, "TICK_SECONDS", 0.02)
     monkeypatch.setattr(registration, "RETRY_SECONDS", 0.05)

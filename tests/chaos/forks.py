@@ -50,7 +50,8 @@ class Zygote:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.zygote"],
+            # A pool of threads would not survive a fork.
+            ["env", "OMP_NUM_THREADS=1", sys.executable, "-m", "tests.chaos.zygote"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

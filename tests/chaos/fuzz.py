@@ -45,6 +45,8 @@ ALLOWED_MIB = 128.0
 """Messages may have megabytes, and what they took is not given back at once."""
 BUG_MARKS = ("rpc.failed", "Traceback", "Unexpected [", "link.failed", "service.tick_failed")
 MAX_PROBLEMS = 30
+COORDINATOR_FLAGS = ("--max-waiting", "64", "--unavailable-seconds", "5")
+"""Waits that are meant to be are over long before a call counts as hanging."""
 
 
 @dataclass
@@ -212,7 +214,7 @@ class Fuzz:
 async def fuzz(pair: Pair, folder: Path, seconds: float, seed: int) -> Findings:
     """Make a cluster, fuzz it, take it down."""
     with Zygote() as zygote:
-        plan = make_plan(pair, folder, coordinator_flags=("--max-waiting", "64"))
+        plan = make_plan(pair, folder, coordinator_flags=COORDINATOR_FLAGS)
         cluster = ChaosCluster(plan, zygote)
         cluster.preload()
         async with cluster:

@@ -140,6 +140,8 @@ class Fuzzer:
             return random.choice(PLAUSIBLE[field.name])
         if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
             return random.random() < 0.3
+        if field.type == FieldDescriptor.TYPE_BYTES:
+            return random.randbytes(random.choice([0, 1, 33, 1000]) if is_wild else 32)
         if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             return random.choice(STRINGS) if is_wild else f"fuzz-{random.randrange(5)}"
         if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:

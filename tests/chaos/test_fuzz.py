@@ -9,7 +9,7 @@ import pytest
 
 from exspec.core.ids import Role
 from exspec.v1 import generation_pb2, target_pb2
-from tests.chaos.fuzz import Fuzz
+from tests.chaos.fuzz import COORDINATOR_FLAGS, Fuzz
 from tests.chaos.fuzz_calls import (
     LEFT,
     Ending,
@@ -97,7 +97,7 @@ def test_lists_can_be_very_long():
 
 @pytest.mark.timeout(600)
 async def test_nonsense_harms_nobody(make_cluster, truth, seed):
-    async with make_cluster(coordinator_flags=("--max-waiting", "64")) as cluster:
+    async with make_cluster(coordinator_flags=COORDINATOR_FLAGS) as cluster:
         findings = await Fuzz(cluster, truth, seed).run(3)
     assert findings.problems == {}
     assert findings.num_canaries > findings.num_canaries_refused

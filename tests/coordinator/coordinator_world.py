@@ -15,8 +15,9 @@ from fake_worker import NO_TOKENIZER, FakeWorker
 from patience import Patience
 from toy import ToyRunner, continuation, draft_language, facts, target_language
 
-from coordinator.driver import Driver, Timing
+from coordinator.driver import Driver
 from coordinator.members import ServedModel
+from coordinator.outside import Timing
 from coordinator.parts import SERVICE_NAMES, Parts, build
 from coordinator.pools import Pool
 from coordinator.settings import CoordinatorSettings
@@ -246,11 +247,11 @@ class World:
             assert worker.runner.violations == []
 
     def _left_overs(self) -> dict[str, Any]:
-        driver = self.parts.driver
+        drivers = [pool.driver for pool in self.parts.pools]
         return {
-            "sequences": driver.ledger.sequence_ids,
-            "rows": tuple(driver.scheduler.state.rows),
-            "in flight": tuple(driver._in_flight.values()),
+            "sequences": [driver.ledger.sequence_ids for driver in drivers],
+            "rows": [tuple(driver.scheduler.state.rows) for driver in drivers],
+            "in flight": [tuple(driver._in_flight.values()) for driver in drivers],
             "workers": {
                 worker.name: (worker.sessions._sessions._sessions, self.state(worker))
                 for worker in self.workers

@@ -206,14 +206,14 @@ async def test_a_long_prompt_goes_in_beside_a_running_request_piece_by_piece(pol
     limits = {"max_mixed_prefill_tokens": 8, "max_prefill_tokens": 64}
     async with world(policy=policy, num_speculative_tokens=k, **limits) as made:
         made.patience.hold()
-        target = await made.target(capacity=400)
-        await made.draft(capacity=400)
-        running = await under_way(made, request(max_tokens=300))
+        target = await made.target(capacity=1600)
+        await made.draft(capacity=1600)
+        running = await under_way(made, request(max_tokens=1500))
         (running_id,) = made.driver.ledger.sequence_ids
         long = await _asked(made, LONG_PROMPT, 6)
         (long_id,) = set(made.driver.ledger.sequence_ids) - {running_id}
         check(await long, LONG_PROMPT, 6)
-        check(await running, max_tokens=300)
+        check(await running, max_tokens=1500)
         shared = [
             {entry.key.sequence_id: entry for entry in batch.entries}
             for _, batch in made.sent

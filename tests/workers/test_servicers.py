@@ -54,6 +54,7 @@ async def _serving(*, is_loaded: bool = True):
                 channel=channel,
                 thread=thread,
                 runner=runner,
+                draft_runner=draft_runner,
                 verifier=verifier,
                 drafter=drafter,
                 target=target_pb2_grpc.TargetServiceStub(channel),
@@ -61,6 +62,7 @@ async def _serving(*, is_loaded: bool = True):
             )
     finally:
         runner.gate.set()
+        draft_runner.gate.set()
         await server.stop(0)
         thread.close()
 
@@ -209,3 +211,42 @@ async def test_a_message_for_another_incarnation_is_refused():
                 _ = [reply async for reply in stub(iter([request]))]
             assert isinstance(from_call(caught.value), WorkerLostError)
         assert len(made.runner.passes) == 2
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+async def test_what_waits_on_a_stream_that_is_given_up_is_not_computed(role):
+    """Its answers would be late: the coordinator has sent the rows elsewhere by then."""
+    async with _serving() as served:
+        runner = served.runner if role == "target" else served.draft_runner
+        entry = _verify if role == "target" else _draft
+        runner.gate.clear()
+        stub = served.target.Verify if role == "target" else served.draft.Draft
+        call = stub()
+        for number in range(1, 6):
+            await call.write(entry(number, f"s{number}"))
+        assert await asyncio.to_thread(runner.entered.wait, 10)
+        # Another stream's batch waits for the one thread behind what runs now.
+        behind = stub()
+        await behind.write(entry(1, "behind"))
+        await _until_queued(served.thread, 1)
+        call.cancel()
+        behind.cancel()
+        again = stub()
+        await again.write(entry(1, "again"))
+        # The batch behind, the end of both streams, the new stream's batch.
+        await _until_queued(served.thread, 4)
+        runner.gate.set()
+        assert (await again.read()).batch_id == 1
+        await again.done_writing()
+        assert await again.read() is grpc.aio.EOF
+        await served.thread.run(lambda: None)
+        first = {row.slot for row in runner.passes[0]}
+        assert len(first) == 1
+        num_prompts_fed = sum(row.start == 0 for rows in runner.passes for row in rows)
+        assert num_prompts_fed == 2  # the one that ran, and the new stream's
+
+
+async def _until_queued(thread: WorkerThread, num_items: int) -> None:
+    async with asyncio.timeout(20):
+        while thread._executor._work_queue.qsize() < num_items:  # noqa: ASYNC110 - nobody rings
+            await asyncio.sleep(0.01)
