@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import cycle, islice
 from random import Random
 from typing import Any
 
@@ -41,8 +42,9 @@ STRINGS = (
     "a" * 50_000,
 )
 LONG_LIST = 100_000
-"""How often a short list is repeated."""
 MANY_MESSAGES = 20_000
+MOST_BYTES = 2**21
+"""Of copies: what is larger than a server takes tries nothing of ours."""
 BYTES_PER_LENGTH = 10
 _BOUNDS = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
@@ -121,12 +123,15 @@ class Fuzzer:
             drawn = [
                 self._scalar(field, wildness) for _ in range(self._random.choice([0, 1, 3, 12]))
             ]
-            values.extend(drawn * (LONG_LIST if is_long else 1))
+            values.extend(
+                islice(cycle(drawn), LONG_LIST) if is_long and _is_small(drawn) else drawn
+            )
             return
         for _ in range(self._random.choice([0, 1, 1, 2, 4])):
             self._fill(values.add(), wildness)
         if is_long and values:
-            values.extend([values[0]] * MANY_MESSAGES)
+            num_copies = min(MANY_MESSAGES, MOST_BYTES // (1 + values[0].ByteSize()))
+            values.extend([values[0]] * num_copies)
 
     def _scalar(self, field: FieldDescriptor, wildness: float) -> Any:
         random = self._random
@@ -174,3 +179,8 @@ class Fuzzer:
 
     def _noise(self, raw: bytes) -> bytes:
         return self._random.randbytes(self._random.choice([1, 10, 1000]))
+
+
+def _is_small(values: list[Any]) -> bool:
+    """Whether they are numbers, or short texts: those may be repeated as often as one likes."""
+    return all(not isinstance(value, str) or len(value) < BYTES_PER_LENGTH for value in values)
