@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check lint types contracts proto-check protos format clean
+.PHONY: help setup setup-dev demo test test-compose check lint types contracts proto-check protos format clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -32,6 +32,9 @@ demo: $(VENV)/.all  ## Start a cluster of three processes, answer prompts, compa
 
 test: $(VENV)/.dev  ## Run the tests
 	$(BIN)/python -m pytest
+
+test-compose: $(VENV)/.dev  ## Build the image, run the cluster on the Docker engine that answers, take it down
+	$(BIN)/python -m pytest -m compose tests/compose
 
 check: lint types contracts proto-check  ## Lint, types, import contracts, proto drift
 

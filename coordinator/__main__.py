@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from coordinator.settings import CoordinatorSettings
+from coordinator.traces import TraceFiles, Traces
 from exspec.core.errors import ExspecError
 from exspec.runtime.clock import monotonic
 from exspec.runtime.logs import set_up_logging
@@ -17,50 +17,67 @@ from exspec.runtime.settings import load_settings
 
 if TYPE_CHECKING:
     from coordinator.parts import Parts
-    from exspec.wire.server import RpcServer
+    from coordinator.servers import Ports
 
 logger = logging.getLogger("coordinator")
 
 
-async def serve(settings: CoordinatorSettings, trace: TextIO | None) -> None:
+async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
         ExspecError: the port was refused.
     """
-    from coordinator.parts import SERVICE_NAMES, build
-    from exspec.wire.channel import MAX_REQUEST_BYTES
+    from coordinator.parts import build
+    from coordinator.servers import bind_ports
+    from exspec.core.peer_roles import PeerRole
+    from exspec.runtime.metrics import metrics_served
     from exspec.wire.process import stop_event, write_port_file
-    from exspec.wire.server import RpcServer
+    from exspec.wire.tls import tls_files
 
     stopping = stop_event()
-    server = RpcServer(SERVICE_NAMES, max_request_bytes=MAX_REQUEST_BYTES)
-    bound = server.bind(settings.host, settings.port, allow_insecure=settings.allow_insecure_bind)
-    parts = build(settings, monotonic, trace)
-    parts.add_to(server.grpc_server)
-    await server.start()
-    logger.info("coordinator.listening address=%s policy=%s", bound, settings.policy)
+    ports = bind_ports(settings, monotonic)
+    tls = tls_files(settings)
+    parts = build(
+        settings, monotonic, traces, None if tls is None else tls.as_peer_of(PeerRole.WORKER)
+    )
+    ports.add_services(parts)
+    await ports.start()
+    logger.info(
+        "coordinator.listening address=%s policy=%s", ",".join(ports.addresses), settings.policy
+    )
     tasks = [
         asyncio.create_task(parts.service.run()),
-        asyncio.create_task(_keep_health(server, parts)),
+        asyncio.create_task(_keep_health(ports, parts)),
+        asyncio.create_task(_log_progress(parts)),
     ]
     try:
-        write_port_file(settings.port_file, bound)
-        await stopping.wait()
+        async with metrics_served(settings, parts.view.metrics, parts.view.samples):
+            write_port_file(settings.port_file, "\n".join(ports.addresses))
+            await stopping.wait()
     finally:
-        await server.stop(settings.grace_seconds)
+        await ports.stop(settings.grace_seconds)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await parts.pool.close()
+        await parts.registry.close()
     logger.info("coordinator.stopped")
 
 
-async def _keep_health(server: RpcServer, parts: Parts) -> None:
-    """Ready while a connected target takes rows."""
+async def _log_progress(parts: Parts) -> None:
+    """A line now and then while there is work."""
+    from coordinator.progress import PROGRESS_SECONDS, ProgressLog
+    from exspec.runtime.periodic import repeat_every
+
+    progress = ProgressLog(lambda: parts.view.status().pools, monotonic)
+    await repeat_every(PROGRESS_SECONDS, progress.write)
+
+
+async def _keep_health(ports: Ports, parts: Parts) -> None:
+    """Ready while a connected target, of whatever model, takes rows."""
     while True:
         parts.readiness_changed.clear()
-        await server.set_ready(is_ready=parts.pool.has_target)
+        await ports.set_ready(is_ready=parts.pools.has_target)
         await parts.readiness_changed.wait()
 
 
@@ -70,10 +87,8 @@ def main(argv: list[str]) -> int:
     set_up_logging(settings.log_level, settings.log_format)
     with contextlib.ExitStack() as stack:
         try:
-            trace = None
-            if settings.record_trace:
-                trace = stack.enter_context(Path(settings.record_trace).open("w"))
-            asyncio.run(serve(settings, trace))
+            path = settings.record_trace
+            asyncio.run(serve(settings, TraceFiles(path, stack) if path else None))
         except (ExspecError, OSError) as error:
             logger.error("coordinator.failed reason=%s", error)  # noqa: TRY400
             return 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from coordinator.measures import Leaving, Measures
 from exspec.core.cluster import Totals
 from exspec.core.ids import SequenceId
 from exspec.core.rounds import (
@@ -19,11 +20,13 @@ from exspec.runtime.clock import Clock
 
 
 class Accounting:
-    """Owns the totals, and when the round each sequence is in began."""
+    """Owns the totals and measures, and when the round each sequence is in began."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._totals = Totals()
+        self.measures = Measures()
+        """What totals do not tell."""
         self._round_started: dict[SequenceId, float] = {}
         self._pending_drafts: list[PassTimings] = []
 
@@ -70,6 +73,14 @@ class Accounting:
         """A draft batch is not waited for any longer."""
         self._totals = replace(self._totals, num_overdue_drafts=self._totals.num_overdue_drafts + 1)
 
+    def note_draining(self, num_sequences: int) -> None:
+        """A connected worker takes no new rows; it holds that many."""
+        self.measures.note_leaving(Leaving.DRAINING, num_sequences)
+
+    def note_lost(self, num_sequences: int) -> None:
+        """The connection to a worker ended; it held that many."""
+        self.measures.note_leaving(Leaving.LOST, num_sequences)
+
     def note_verify(
         self, batch: VerifyBatch, reply: VerifyReply, num_committed: int, *, is_grouped: bool
     ) -> None:
@@ -85,6 +96,8 @@ class Accounting:
         ]
         if not decided:
             return
+        for entry, result in decided:
+            self.measures.note_row(len(entry.draft_tokens), result.num_accepted)
         totals = self._totals
         passes = (*drafts, reply.timings)
         num_drafted = [len(entry.draft_tokens) for entry, _ in decided]
@@ -106,3 +119,4 @@ class Accounting:
             worker_overhead_seconds=totals.worker_overhead_seconds
             + sum(t.total_seconds - t.forward_seconds - t.align_seconds for t in passes),
         )
+        self.measures.note_round(self._totals)

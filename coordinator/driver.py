@@ -7,16 +7,15 @@ the pool's business, which text a client sees the ledger's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
+from coordinator import replies
 from coordinator.accounting import Accounting
 from coordinator.batches import draft_batch, verify_batch
 from coordinator.ledger import Ledger
 from coordinator.links import Batch
-from coordinator.replies import believed_length, check_draft, check_verify
+from coordinator.outside import Senders, Timing
 from coordinator.scheduler.commands import Command, Draft, Release, Verify
 from coordinator.scheduler.events import (
     DraftCompleted,
@@ -24,6 +23,7 @@ from coordinator.scheduler.events import (
     DraftOverdue,
     Event,
     PassCost,
+    RefusalExpired,
     SequenceArrived,
     SequenceCancelled,
     VerifyCompleted,
@@ -34,11 +34,12 @@ from coordinator.scheduler.events import (
 )
 from coordinator.scheduler.replay import Recorder
 from coordinator.scheduler.scheduler import Scheduler
-from exspec.core.errors import ExspecError, InternalError, PeerError, ProtocolError
+from exspec.core.errors import ExspecError, PeerError, ProtocolError
 from exspec.core.ids import BatchId, SequenceId, WorkerId
 from exspec.core.rounds import (
     DraftBatch,
     DraftReply,
+    DraftResult,
     EntryStatus,
     PassTimings,
     VerifyBatch,
@@ -46,36 +47,11 @@ from exspec.core.rounds import (
     VerifyReply,
     VerifyResult,
 )
-from exspec.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-MAX_FAILURES = 5
-"""Failed verifies in a row after which a sequence is given up."""
-
-
-class Senders(Protocol):
-    """Where batches go."""
-
-    def send(self, worker_id: WorkerId, batch: Batch) -> None:
-        """Queue a batch for a worker."""
-        ...
-
-    def release(self, worker_id: WorkerId, sequence_ids: Sequence[SequenceId]) -> None:
-        """Let a worker forget sequences."""
-        ...
-
-
-CallLater = Callable[[float, Callable[[], None]], object]
-"""Call a function after that many seconds, on the event loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Where the driver's time comes from."""
-
-    clock: Clock
-    call_later: CallLater
+REFUSAL_SECONDS = 0.5
+"""How long a target that has no room for us, though it holds nothing of ours, is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +95,7 @@ class Driver:
 
     def drain(self, worker_id: WorkerId) -> None:
         """A worker takes no new rows."""
+        self._accounting.note_draining(self.scheduler.rows_on(worker_id))
         self._handle(WorkerDraining(worker_id))
 
     def lose(self, worker_id: WorkerId) -> None:
@@ -130,6 +107,7 @@ class Driver:
                 self._accounting.note_draft_failure()
             else:
                 self._accounting.forget(entry.key.sequence_id for entry in batch.entries)
+        self._accounting.note_lost(self.scheduler.rows_on(worker_id))
         self._handle(WorkerLost(worker_id))
         for batch in lost:
             if isinstance(batch, VerifyBatch):
@@ -168,11 +146,11 @@ class Driver:
             return
         batch = flight.batch
         if isinstance(batch, VerifyBatch) and isinstance(reply, VerifyReply):
-            check_verify(batch, reply)
+            replies.check_verify(batch, reply)
             del self._in_flight[reply.batch_id]
             self._take_verify(flight, batch, reply)
         elif isinstance(batch, DraftBatch) and isinstance(reply, DraftReply):
-            check_draft(batch, reply)
+            replies.check_draft(batch, reply)
             del self._in_flight[reply.batch_id]
             self._take_draft(flight, reply)
         else:
@@ -185,12 +163,15 @@ class Driver:
         for result in reply.results:
             sequence_id = result.key.sequence_id
             if result.status is not EntryStatus.OK:
-                _log_entry("draft", worker_id, sequence_id, result.status, result.detail)
+                _log_entry("draft", worker_id, result)
             elif self.scheduler.awaits_draft(sequence_id, reply.batch_id):
                 self.ledger.stage_draft(sequence_id, result.draft_tokens)
             outcomes.append(
                 DraftOutcome(
-                    sequence_id, result.status, len(result.draft_tokens), believed_length(result)
+                    sequence_id,
+                    result.status,
+                    len(result.draft_tokens),
+                    replies.believed_length(result),
                 )
             )
         cost = self._cost(flight, reply.timings)
@@ -199,7 +180,10 @@ class Driver:
     def _take_verify(self, flight: _Flight, batch: VerifyBatch, reply: VerifyReply) -> None:
         cost = self._cost(flight, reply.timings)
         for result in reply.results:
-            self._give_up_if_hopeless(result)
+            sequence_id = result.key.sequence_id
+            error = replies.fatal_error(result, self.scheduler.num_failures(sequence_id))
+            if error is not None:
+                self.fail(sequence_id, error)
         outcomes = tuple(
             self._commit(flight.worker_id, entry, result)
             for entry, result in zip(batch.entries, reply.results, strict=True)
@@ -207,6 +191,8 @@ class Driver:
         num_committed = sum(outcome.num_committed for outcome in outcomes)
         self._accounting.note_verify(batch, reply, num_committed, is_grouped=flight.is_grouped)
         self._handle(VerifyCompleted(flight.worker_id, reply.batch_id, outcomes, cost))
+        if self._is_refusing_all(flight.worker_id):
+            self._timing.call_later(REFUSAL_SECONDS, partial(self._ask_again, flight.worker_id))
 
     def _cost(self, flight: _Flight, timings: PassTimings) -> PassCost:
         elapsed = self._timing.clock() - flight.sent
@@ -224,8 +210,8 @@ class Driver:
     ) -> VerifyOutcome:
         sequence_id = entry.key.sequence_id
         if result.status is not EntryStatus.OK:
-            _log_entry("verify", worker_id, sequence_id, result.status, result.detail)
-            return VerifyOutcome(sequence_id, result.status, 0, believed_length(result))
+            _log_entry("verify", worker_id, result)
+            return VerifyOutcome(sequence_id, result.status, 0, replies.believed_length(result))
         if result.bonus_token is None or sequence_id not in self.ledger:
             return VerifyOutcome(sequence_id, result.status, 0, result.kv_length)
         commit = self.ledger.commit(
@@ -235,25 +221,23 @@ class Driver:
             sequence_id, result.status, commit.num_committed, result.kv_length, commit.is_finished
         )
 
-    def _give_up_if_hopeless(self, result: VerifyResult) -> None:
-        sequence_id = result.key.sequence_id
-        if result.status is EntryStatus.INVALID:
-            self.fail(sequence_id, InternalError(f"the target refused its input: {result.detail}"))
-        elif (
-            result.status is not EntryStatus.OK
-            and self.scheduler.num_failures(sequence_id) + 1 >= MAX_FAILURES
-        ):
-            self.fail(
-                sequence_id,
-                PeerError(f"{MAX_FAILURES} passes failed in a row: {result.detail}"),
-            )
+    def _is_refusing_all(self, worker_id: WorkerId) -> bool:
+        """Whether a target says it is full, though it holds nothing of ours."""
+        worker = self.scheduler.state.workers.get(worker_id)
+        return worker is not None and worker.is_full and not worker.rows
+
+    def _ask_again(self, worker_id: WorkerId) -> None:
+        if self._is_refusing_all(worker_id):
+            self._handle(RefusalExpired(worker_id))
 
     def _give_up_killers(self, batch: VerifyBatch) -> None:
         """A sequence whose passes keep taking workers down may not take all of them down."""
         for entry in batch.entries:
             sequence_id = entry.key.sequence_id
-            if self.scheduler.num_failures(sequence_id) >= MAX_FAILURES:
-                message = f"{MAX_FAILURES} passes failed in a row: each time the target was lost"
+            if self.scheduler.num_failures(sequence_id) >= replies.MAX_FAILURES:
+                message = (
+                    f"{replies.MAX_FAILURES} passes failed in a row: each time the target was lost"
+                )
                 self.fail(sequence_id, PeerError(message))
 
     # Commands
@@ -284,14 +268,12 @@ class Driver:
         self._senders.send(worker_id, batch)
 
 
-def _log_entry(
-    kind: str, worker_id: WorkerId, sequence_id: SequenceId, status: EntryStatus, detail: str
-) -> None:
+def _log_entry(kind: str, worker_id: WorkerId, result: DraftResult | VerifyResult) -> None:
     logger.warning(
         "%s.entry worker=%s sequence=%s status=%s detail=%.200r",
         kind,
         worker_id,
-        sequence_id,
-        status.value,
-        detail,
+        result.key.sequence_id,
+        result.status.value,
+        result.detail,
     )

@@ -7,10 +7,10 @@ nothing until the sequence ends. No asyncio: events go to a callable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from coordinator.text import TextStream
-from exspec.core.acceptance import FinishReason, cut_block
+from coordinator.output import Output, SequenceSpec
+from exspec.core.acceptance import FinishReason
 from exspec.core.errors import ExspecError
 from exspec.core.generation import (
     Completed,
@@ -22,30 +22,17 @@ from exspec.core.generation import (
     Usage,
 )
 from exspec.core.ids import SequenceId
-from exspec.core.stopping import StopStringMatcher
 from exspec.runtime.clock import Clock
 
 Sink = Callable[[Event | Failed], None]
 """Where a sequence's events go; the last one is Completed or Failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceSpec:
-    """What a sequence starts from. `max_length` bounds prompt and generated tokens together."""
-
-    sequence_id: SequenceId
-    prompt_tokens: tuple[int, ...]
-    max_length: int
-    stop_token_ids: frozenset[int]
-    stop: tuple[str, ...]
-
-
 @dataclass(slots=True)
 class _Sequence:
     spec: SequenceSpec
     sink: Sink
-    stream: TextStream
-    matcher: StopStringMatcher
+    output: Output
     arrived: float
     log: list[int]
     staged: tuple[int, ...] = ()
@@ -68,19 +55,14 @@ class Commit:
     is_finished: bool
 
 
-@dataclass(slots=True)
-class _Cut:
-    """A block being cut at a stop string, token by token."""
-
-    tokens: list[int] = field(default_factory=list[int])
-    text: str = ""
-
-
 class Ledger:
-    """Owns the sequences that have not ended."""
+    """Owns the sequences that have not ended; `on_completed` hears of those that end well."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, on_completed: Callable[[Completed], None] = lambda _: None
+    ) -> None:
         self._clock = clock
+        self._on_completed = on_completed
         self._sequences: dict[SequenceId, _Sequence] = {}
 
     def __len__(self) -> int:
@@ -94,11 +76,16 @@ class Ledger:
         """Sequences that have not ended."""
         return tuple(self._sequences)
 
-    def open(self, spec: SequenceSpec, stream: TextStream, sink: Sink, arrived: float) -> None:
-        """Begin a sequence; its log is the prompt. `arrived` is when its request came."""
-        self._sequences[spec.sequence_id] = _Sequence(
-            spec, sink, stream, StopStringMatcher(spec.stop), arrived, list(spec.prompt_tokens)
-        )
+    def open(self, spec: SequenceSpec, output: Output, sink: Sink, arrived: float) -> None:
+        """Begin a sequence; its log is the prompt and what is resumed, which `output` has replayed.
+
+        `arrived` is when its request came. It is completed at once if what is resumed ends it.
+        """
+        log = [*spec.prompt_tokens, *spec.resumed_tokens]
+        sequence = _Sequence(spec, sink, output, arrived, log)
+        self._sequences[spec.sequence_id] = sequence
+        if output.finish is not None:
+            self._complete(sequence, output.finish)
 
     def tokens(self, sequence_id: SequenceId, start: int, end: int) -> tuple[int, ...]:
         """`log[start:end]` of a sequence."""
@@ -132,23 +119,13 @@ class Ledger:
         sequence.num_accepted_tokens += num_accepted
         if sequence.first_token is None:
             sequence.first_token = self._clock()
-        block = cut_block(
-            (*draft_tokens[:num_accepted], bonus),
-            stop_token_ids=sequence.spec.stop_token_ids,
-            num_remaining=sequence.spec.max_length - len(sequence.log),
-        )
-        cut = self._cut_at_stop_string(sequence, block.tokens)
-        sequence.log.extend(cut.tokens)
-        finish = block.finish if sequence.matcher.matched is None else FinishReason.STOP_STRING
-        if finish is None:
-            sequence.sink(Delta(cut.text, tuple(cut.tokens)))
-            return Commit(len(cut.tokens), is_finished=False)
-        tail = self._final_text(sequence)
-        sequence.sink(Delta(cut.text + tail, tuple(cut.tokens)))
-        if sequence.matcher.matched is not None:
-            finish = FinishReason.STOP_STRING
-        self._complete(sequence, finish)
-        return Commit(len(cut.tokens), is_finished=True)
+        output = sequence.output
+        shown = output.advance((*draft_tokens[:num_accepted], bonus))
+        sequence.log.extend(shown.tokens)
+        sequence.sink(Delta(shown.text, shown.tokens))
+        if output.finish is not None:
+            self._complete(sequence, output.finish)
+        return Commit(len(shown.tokens), is_finished=output.finish is not None)
 
     def cancel(self, sequence_id: SequenceId) -> bool:
         """End a sequence because its caller went away; False if it had ended."""
@@ -165,47 +142,26 @@ class Ledger:
         return self._sequences[sequence_id].spec.max_length
 
     def num_generated(self, sequence_id: SequenceId) -> int:
-        """Tokens committed so far, the prompt not counted."""
+        """Tokens committed so far, the resumed ones counted, the prompt not."""
         return self._sequences[sequence_id].num_generated_tokens
-
-    @staticmethod
-    def _cut_at_stop_string(sequence: _Sequence, tokens: Sequence[int]) -> _Cut:
-        """Tokens up to the one that completes a stop string; all of them without a match."""
-        cut = _Cut()
-        for token in tokens:
-            cut.tokens.append(token)
-            cut.text += sequence.matcher.push(sequence.stream.push(token))
-            if sequence.matcher.matched is not None:
-                break
-        return cut
-
-    @staticmethod
-    def _final_text(sequence: _Sequence) -> str:
-        """Text held back so far; nothing follows a stop string."""
-        if sequence.matcher.matched is not None:
-            return ""
-        text = sequence.matcher.push(sequence.stream.flush())
-        return text if sequence.matcher.matched is not None else text + sequence.matcher.flush()
 
     def _complete(self, sequence: _Sequence, finish: FinishReason) -> None:
         del self._sequences[sequence.spec.sequence_id]
         now = self._clock()
         started = now if sequence.started is None else sequence.started
         first_token = now if sequence.first_token is None else sequence.first_token
-        sequence.sink(
-            Completed(
-                finish_reason=finish,
-                usage=Usage(len(sequence.spec.prompt_tokens), sequence.num_generated_tokens),
-                speculation=SpeculationStats(
-                    sequence.num_rounds,
-                    sequence.num_draft_tokens,
-                    sequence.num_accepted_tokens,
-                ),
-                timings=RequestTimings(
-                    queue_seconds=started - sequence.arrived,
-                    time_to_first_token_seconds=first_token - sequence.arrived,
-                    total_seconds=now - sequence.arrived,
-                ),
-                stop_string=sequence.matcher.matched or "",
-            )
+        completed = Completed(
+            finish_reason=finish,
+            usage=Usage(len(sequence.spec.prompt_tokens), sequence.num_generated_tokens),
+            speculation=SpeculationStats(
+                sequence.num_rounds, sequence.num_draft_tokens, sequence.num_accepted_tokens
+            ),
+            timings=RequestTimings(
+                queue_seconds=started - sequence.arrived,
+                time_to_first_token_seconds=first_token - sequence.arrived,
+                total_seconds=now - sequence.arrived,
+            ),
+            stop_string=sequence.output.stop_string,
         )
+        self._on_completed(completed)
+        sequence.sink(completed)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TextIO
 
 import grpc.aio
 
 from coordinator.accounting import Accounting
 from coordinator.cluster_view import ClusterView
-from coordinator.driver import Driver, Timing
+from coordinator.driver import Driver
 from coordinator.ledger import Ledger
-from coordinator.members import PoolLimits
-from coordinator.pool import WorkerPool
+from coordinator.members import PoolLimits, ServedModel
+from coordinator.outside import Timing
+from coordinator.pools import Pool, Pools
+from coordinator.registry import WorkerRegistry
 from coordinator.scheduler.policies import POLICIES
 from coordinator.scheduler.replay import Recorder
 from coordinator.scheduler.rules import speculation_rule
@@ -21,60 +22,65 @@ from coordinator.scheduler.scheduler import Scheduler
 from coordinator.service import GenerationService, ServiceLimits
 from coordinator.servicer import AdminServicer, GenerationServicer, RegistryServicer
 from coordinator.settings import CoordinatorSettings
+from coordinator.traces import Traces
 from exspec.runtime.clock import Clock
 from exspec.v1 import generation_pb2_grpc, registry_pb2_grpc
+from exspec.wire.tls import TlsConfig
 
-SERVICE_NAMES = (
-    "exspec.v1.GenerationService",
-    "exspec.v1.RegistryService",
-    "exspec.v1.AdminService",
-)
+GENERATION_SERVICE = "exspec.v1.GenerationService"
+REGISTRY_SERVICE = "exspec.v1.RegistryService"
+ADMIN_SERVICE = "exspec.v1.AdminService"
+SERVICE_NAMES = (GENERATION_SERVICE, REGISTRY_SERVICE, ADMIN_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a running coordinator consists of."""
 
-    pool: WorkerPool
-    driver: Driver
+    pools: Pools
+    registry: WorkerRegistry
     service: GenerationService
     view: ClusterView
     limits: PoolLimits
     readiness_changed: asyncio.Event
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Add the services."""
+        """Add all services, for a coordinator with one port."""
+        self.add_generation_to(server)
+        self.add_registry_to(server)
+        self.add_admin_to(server)
+
+    def add_generation_to(self, server: grpc.aio.Server) -> None:
+        """Add what clients call."""
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(self.service, self.pool), server
+            GenerationServicer(self.service, self.pools), server
         )
+
+    def add_registry_to(self, server: grpc.aio.Server) -> None:
+        """Add what workers call."""
         registry_pb2_grpc.add_RegistryServiceServicer_to_server(
-            RegistryServicer(self.pool, self.limits), server
+            RegistryServicer(self.registry, self.limits), server
         )
-        registry_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(self.view), server)
+
+    def add_admin_to(self, server: grpc.aio.Server) -> None:
+        """Add what operators call."""
+        registry_pb2_grpc.add_AdminServiceServicer_to_server(
+            AdminServicer(self.view, self.registry), server
+        )
 
 
-def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> Parts:
-    """Put a coordinator together; must run inside the event loop that will run it."""
+def build(
+    settings: CoordinatorSettings,
+    clock: Clock,
+    traces: Traces | None,
+    worker_tls: TlsConfig | None = None,
+) -> Parts:
+    """Put a coordinator together; must run inside the event loop that will run it.
+
+    `worker_tls` is how workers are connected to; None is plain text.
+    """
     limits = PoolLimits(
         settings.lease_seconds, settings.draft_timeout_seconds, settings.target_timeout_seconds
-    )
-    scheduler = Scheduler(
-        POLICIES[settings.policy](),
-        settings.scheduler_limits,
-        speculation=speculation_rule(settings.num_speculative_tokens),
-    )
-    accounting = Accounting(clock)
-    ledger = Ledger(clock)
-    pool = WorkerPool(limits, clock)
-    recorder = None if trace is None else Recorder(scheduler, trace)
-    timing = Timing(clock, asyncio.get_running_loop().call_later)
-    driver = Driver(scheduler, ledger, accounting, pool, timing, recorder)
-    service = GenerationService(
-        driver,
-        pool,
-        accounting,
-        ServiceLimits(settings.max_waiting, settings.unavailable_seconds),
-        clock,
     )
     readiness_changed = asyncio.Event()
 
@@ -82,6 +88,40 @@ def build(settings: CoordinatorSettings, clock: Clock, trace: TextIO | None) -> 
         service.note_target_change()
         readiness_changed.set()
 
-    pool.attach(driver, note_change)
-    view = ClusterView(driver, pool, accounting, settings, clock, clock())
-    return Parts(pool, driver, service, view, limits, readiness_changed)
+    pools = Pools(lambda model: _pool(model, settings, clock, registry, traces))
+    registry = WorkerRegistry(pools, limits, clock, note_change, worker_tls)
+    service = GenerationService(
+        pools,
+        registry,
+        ServiceLimits(
+            settings.max_waiting,
+            settings.unavailable_seconds,
+            settings.slow_reader_seconds,
+            settings.max_client_requests,
+        ),
+        clock,
+    )
+    view = ClusterView(pools, registry, settings, clock, clock())
+    return Parts(pools, registry, service, view, limits, readiness_changed)
+
+
+def _pool(
+    model: ServedModel,
+    settings: CoordinatorSettings,
+    clock: Clock,
+    registry: WorkerRegistry,
+    traces: Traces | None,
+) -> Pool:
+    """A pool for a model that was not served before."""
+    scheduler = Scheduler(
+        POLICIES[settings.policy](),
+        settings.scheduler_limits,
+        speculation=speculation_rule(settings.num_speculative_tokens),
+    )
+    accounting = Accounting(clock)
+    stream = None if traces is None else traces.open(model.facts.name)
+    recorder = None if stream is None else Recorder(scheduler, stream)
+    timing = Timing(clock, asyncio.get_running_loop().call_later)
+    ledger = Ledger(clock, accounting.measures.note_completed)
+    driver = Driver(scheduler, ledger, accounting, registry, timing, recorder)
+    return Pool(model, driver, accounting)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exspec.core.errors import ProtocolError
+from exspec.core.errors import ExspecError, InternalError, PeerError, ProtocolError
 from exspec.core.rounds import (
     DraftBatch,
     DraftEntry,
@@ -19,6 +19,9 @@ from exspec.core.rounds import (
     VerifyReply,
     VerifyResult,
 )
+
+MAX_FAILURES = 5
+"""Failed verifies in a row after which a sequence is given up."""
 
 
 def check_draft(batch: DraftBatch, reply: DraftReply) -> None:
@@ -45,6 +48,20 @@ def believed_length(result: DraftResult | VerifyResult) -> int:
     if result.status in (EntryStatus.OK, EntryStatus.LACKS_TOKENS):
         return result.kv_length
     return 0
+
+
+def fatal_error(result: VerifyResult, num_failures: int) -> ExspecError | None:
+    """What ends a sequence whose verify came to this, after so many failures in a row before it.
+
+    None: it goes on. Lack of room is no failure: the sequence goes elsewhere, or waits.
+    """
+    if result.status is EntryStatus.INVALID:
+        return InternalError(f"the target refused its input: {result.detail}")
+    if result.status in (EntryStatus.OK, EntryStatus.NO_CAPACITY):
+        return None
+    if num_failures + 1 < MAX_FAILURES:
+        return None
+    return PeerError(f"{MAX_FAILURES} passes failed in a row: {result.detail}")
 
 
 def _check_keys(

@@ -9,41 +9,40 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import dataclass, replace
 
-from coordinator.accounting import Accounting
+from coordinator.admission import Admitted, admit
+from coordinator.callers import Caller, ClientPlaces, Places, deadline_error
+from coordinator.delivery import Mailbox
 from coordinator.driver import Driver
-from coordinator.ledger import SequenceSpec
-from coordinator.members import ServedModel
-from coordinator.pool import WorkerPool
+from coordinator.pools import Pool, Pools
+from coordinator.registry import WorkerRegistry
 from coordinator.scheduler.events import SequenceArrived
 from coordinator.scheduler.rows import Phase
 from exspec.core.errors import (
-    ContextLengthError,
     ExspecError,
-    InvalidRequestError,
-    ModelNotFoundError,
     QueueFullError,
     UnavailableError,
 )
-from exspec.core.generation import Completed, Event, Failed, GenerationRequest, Started
+from exspec.core.generation import Completed, Event, Failed, GenerationRequest
 from exspec.core.ids import SequenceId
 from exspec.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_SECONDS = 1.0
 TICK_SECONDS = 0.25
 LATE_TICK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """How long and how many may wait."""
+    """How long and how many may wait. `max_client_requests` None: as many as there are."""
 
     max_waiting: int
     unavailable_seconds: float
+    slow_reader_seconds: float
+    max_client_requests: int | None
 
 
 class GenerationService:
@@ -51,35 +50,49 @@ class GenerationService:
 
     def __init__(
         self,
-        driver: Driver,
-        pool: WorkerPool,
-        accounting: Accounting,
+        pools: Pools,
+        registry: WorkerRegistry,
         limits: ServiceLimits,
         clock: Clock,
     ) -> None:
-        self._driver = driver
-        self._pool = pool
-        self._accounting = accounting
-        self._limits = limits
+        self._pools = pools
+        self._registry = registry
+        self.limits = limits
         self._clock = clock
         self._incarnation = secrets.token_hex(6)
         self._num_sequences = 0
+        self._num_without_target = 0
+        self._places = ClientPlaces(limits.max_client_requests)
         self._stranded_since: dict[SequenceId, float] = {}
         self._target_changed = asyncio.Event()
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
+    @contextlib.contextmanager
+    def places(self, caller: Caller, num: int) -> Generator[Places]:
+        """Count the sequences of a call for its client; see `ClientPlaces.taken`."""
+        with self._places.taken(caller.client, num) as places:
+            yield places
+
+    def caller(self, client: str, time_remaining: float | None) -> Caller:
+        """Who calls; `time_remaining` in seconds, None without a deadline."""
+        deadline = None if time_remaining is None else self._clock() + time_remaining
+        return Caller(client, deadline)
+
+    async def generate(
+        self, request: GenerationRequest, caller: Caller
+    ) -> AsyncGenerator[Event, None]:
         """Serve one request; closing the iterator frees both workers.
 
         Raises:
-            InvalidRequestError, ModelNotFoundError: the request cannot be served.
+            CallerError: the request cannot be served.
             QueueFullError, UnavailableError: not now.
+            DeadlineExceededError: its caller does not wait any longer.
         """
         arrived = self._clock()
         request_id = request.request_id or f"req-{secrets.token_hex(8)}"
+        request = replace(request, request_id=request_id)
         try:
-            model = await self.require_model(request.model)
-            spec = await self._specify(request, model)
-            events = self._stream(request, request_id, model, spec, arrived)
+            pool, admitted = await self._admit(request, caller)
+            events = self._stream(request, pool, admitted, caller, arrived)
             async with contextlib.aclosing(events):
                 async for event in events:
                     yield event
@@ -87,25 +100,17 @@ class GenerationService:
             error.request_id = error.request_id or request_id
             raise
 
-    async def require_model(self, name: str) -> ServedModel:
-        """The served model, if it has that name; waits a bounded time for the first target.
+    async def require_pool(self, name: str) -> Pool:
+        """The pool of a served name, or the only one; waits a bounded time for the first target.
 
         Raises:
-            ModelNotFoundError: another model is served.
+            InvalidRequestError, ModelNotFoundError: the name says none of those there are.
             UnavailableError: no target came in time.
+            QueueFullError: too many wait for it already.
         """
-        deadline = self._clock() + self._limits.unavailable_seconds
-        while self._pool.model is None:
-            self._target_changed.clear()
-            try:
-                async with asyncio.timeout(max(0.0, deadline - self._clock())):
-                    await self._target_changed.wait()
-            except TimeoutError as error:
-                raise UnavailableError("no target worker has joined yet") from error
-        model = self._pool.model
-        if name and name != model.facts.name:
-            raise ModelNotFoundError(f"model {name!r} is not served here; {model.facts.name!r} is")
-        return model
+        if not len(self._pools):
+            await self._wait_for_target(lambda: len(self._pools) > 0)
+        return self._pools.choose(name)
 
     def note_target_change(self) -> None:
         """A target joined or left."""
@@ -120,7 +125,7 @@ class GenerationService:
             try:
                 if lateness < LATE_TICK_SECONDS:
                     # A loop that was held up has heartbeats it has not read yet.
-                    self._pool.expire_leases()
+                    self._registry.expire_leases()
                 self._give_up_stranded()
             except Exception:  # a bug met once may not stop the clock for everybody
                 logger.exception("service.tick_failed")
@@ -128,108 +133,126 @@ class GenerationService:
     def _give_up_stranded(self) -> None:
         """Bound the wait of sequences that no connected target could hold."""
         now = self._clock()
-        ledger = self._driver.ledger
-        longest = self._pool.max_length
-        stranded = (i for i in ledger.sequence_ids if ledger.max_length(i) > longest)
+        stranded = {i: pool for pool in self._pools for i in pool.stranded()}
         self._stranded_since = {i: self._stranded_since.get(i, now) for i in stranded}
         for sequence_id, since in tuple(self._stranded_since.items()):
-            if now - since > self._limits.unavailable_seconds:
+            if now - since > self.limits.unavailable_seconds:
+                driver = stranded[sequence_id].driver
+                ledger = driver.ledger
                 message = (
-                    f"no target worker is left that holds {ledger.max_length(sequence_id)} tokens; "
+                    "no target worker is left that has room for "
+                    f"{ledger.max_length(sequence_id)} tokens; "
                     f"{ledger.num_generated(sequence_id)} tokens had been generated and delivered"
                 )
-                self._driver.fail(sequence_id, UnavailableError(message))
+                driver.fail(sequence_id, UnavailableError(message))
+
+    async def _wait_for_target(self, has_come: Callable[[], bool]) -> None:
+        """Until a target brought what is asked for. Who waits here waits in the queue as any other.
+
+        Raises:
+            UnavailableError: none came in time.
+            QueueFullError: too many wait already.
+        """
+        self._require_queue(self._num_without_target)
+        self._num_without_target += 1
+        deadline = self._clock() + self.limits.unavailable_seconds
+        try:
+            while not has_come():
+                self._target_changed.clear()
+                async with asyncio.timeout(max(0.0, deadline - self._clock())):
+                    await self._target_changed.wait()
+        except TimeoutError as error:
+            raise UnavailableError("no target worker has joined yet") from error
+        finally:
+            self._num_without_target -= 1
+
+    async def _pool_of(self, request: GenerationRequest) -> Pool:
+        """The pool that is to serve a request.
+
+        What is resumed was served: after a restart its model may come later than others.
+        """
+        name = request.model
+        if request.resume is not None and name and self._pools.find(name) is None:
+            await self._wait_for_target(lambda: self._pools.find(name) is not None)
+        return await self.require_pool(name)
+
+    async def _admit(self, request: GenerationRequest, caller: Caller) -> tuple[Pool, Admitted]:
+        seconds_left = caller.seconds_left(self._clock)
+        try:
+            async with asyncio.timeout(seconds_left):
+                pool = await self._pool_of(request)
+                self._num_sequences += 1
+                sequence_id = SequenceId(f"{self._incarnation}-{self._num_sequences}")
+                context_length = pool.max_length or pool.model.facts.max_length
+                admitted = await asyncio.to_thread(
+                    admit, request, pool.model, context_length, sequence_id
+                )
+                return pool, admitted
+        except TimeoutError as error:
+            raise deadline_error() from error
 
     async def _stream(
         self,
         request: GenerationRequest,
-        request_id: str,
-        model: ServedModel,
-        spec: SequenceSpec,
+        pool: Pool,
+        admitted: Admitted,
+        caller: Caller,
         arrived: float,
     ) -> AsyncGenerator[Event, None]:
-        events: asyncio.Queue[Event | Failed] = asyncio.Queue()
-        self._driver.ledger.open(spec, model.codec.open_stream(), events.put_nowait, arrived)
+        driver, spec, mailbox = pool.driver, admitted.spec, Mailbox()
+        with self._until_deadline(spec.sequence_id, driver, caller):
+            driver.ledger.open(spec, admitted.output, mailbox.put, arrived)
+            try:
+                if spec.sequence_id in driver.ledger:
+                    self._arrive(request, driver, admitted)
+                pool.accounting.note_request(len(spec.prompt_tokens))
+                yield admitted.started
+                while True:
+                    event = await mailbox.take()
+                    if isinstance(event, Failed):
+                        raise event.error
+                    yield event
+                    if isinstance(event, Completed):
+                        return
+            finally:
+                driver.cancel(spec.sequence_id)
+
+    @contextlib.contextmanager
+    def _until_deadline(
+        self, sequence_id: SequenceId, driver: Driver, caller: Caller
+    ) -> Generator[None]:
+        """End the sequence when its caller stops waiting, wherever it is by then."""
+        seconds_left = caller.seconds_left(self._clock)
+        if seconds_left is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(seconds_left, driver.fail, sequence_id, deadline_error())
         try:
-            self._driver.arrive(
-                SequenceArrived(
-                    spec.sequence_id,
-                    len(spec.prompt_tokens),
-                    spec.max_length,
-                    request.speculation.num_speculative_tokens,
-                    priority=request.priority,
-                    group=request.group,
-                )
-            )
-            self._require_place(spec.sequence_id)
-            self._accounting.note_request(len(spec.prompt_tokens))
-            yield Started(request_id, model.facts.name, len(spec.prompt_tokens))
-            while True:
-                event = await events.get()
-                if isinstance(event, Failed):
-                    raise event.error
-                yield event
-                if isinstance(event, Completed):
-                    return
+            yield
         finally:
-            self._driver.cancel(spec.sequence_id)
+            timer.cancel()
 
-    async def _specify(self, request: GenerationRequest, model: ServedModel) -> SequenceSpec:
-        prompt_tokens = await asyncio.to_thread(model.codec.encode, request.prompt)
-        self.check_ids("prompt", prompt_tokens, model)
-        self.check_ids("stop_token_ids", request.sampling.stop_token_ids, model)
-        max_length = len(prompt_tokens) + self._max_tokens(request, len(prompt_tokens), model)
-        stop_token_ids = frozenset(request.sampling.stop_token_ids)
-        if not request.sampling.ignore_eos:
-            stop_token_ids |= frozenset(model.facts.stop_token_ids)
-        self._num_sequences += 1
-        return SequenceSpec(
-            SequenceId(f"{self._incarnation}-{self._num_sequences}"),
-            prompt_tokens,
-            max_length,
-            stop_token_ids,
-            request.sampling.stop,
+    def _arrive(self, request: GenerationRequest, driver: Driver, admitted: Admitted) -> None:
+        """Hand a sequence to the scheduler; QueueFullError if it would wait and may not."""
+        spec = admitted.spec
+        driver.arrive(
+            SequenceArrived(
+                spec.sequence_id,
+                len(spec.prompt_tokens) + len(spec.resumed_tokens),
+                spec.max_length,
+                request.speculation.num_speculative_tokens,
+                priority=request.priority,
+                group=request.group,
+            )
         )
+        scheduler = driver.scheduler
+        if scheduler.phase_of(spec.sequence_id) is Phase.WAITING:
+            self._require_queue(scheduler.num_waiting - 1)
 
-    def _max_tokens(
-        self, request: GenerationRequest, num_prompt_tokens: int, model: ServedModel
-    ) -> int:
-        context = self._pool.max_length or model.facts.max_length
-        room = context - num_prompt_tokens
-        if room < 1:
-            raise ContextLengthError(
-                f"prompt has {num_prompt_tokens} tokens; the context is {context}, and at least "
-                "one token must be left to generate",
-                field="prompt",
-            )
-        wanted = request.sampling.max_tokens
-        if wanted <= room:
-            return wanted
-        if request.has_max_tokens:
-            raise ContextLengthError(
-                f"max_tokens is {wanted} after a prompt of {num_prompt_tokens} tokens; the context "
-                f"is {context}, so at most {room} can be generated",
-                field="max_tokens",
-            )
-        return room
-
-    @staticmethod
-    def check_ids(field: str, token_ids: tuple[int, ...], model: ServedModel) -> None:
-        """InvalidRequestError unless all ids are in the vocabulary."""
-        outside = next((t for t in token_ids if t >= model.facts.vocab_size), None)
-        if outside is not None:
-            raise InvalidRequestError(
-                f"{field}: token id {outside} is outside the vocabulary; ids go from 0 to "
-                f"{model.facts.vocab_size - 1}",
-                field=field,
-            )
-
-    def _require_place(self, sequence_id: SequenceId) -> None:
-        """QueueFullError if a sequence that just arrived waits, and too many did before it."""
-        scheduler = self._driver.scheduler
-        is_waiting = scheduler.phase_of(sequence_id) is Phase.WAITING
-        if is_waiting and scheduler.num_waiting > self._limits.max_waiting:
+    def _require_queue(self, num_waiting: int) -> None:
+        """QueueFullError unless one more may wait."""
+        if num_waiting >= self.limits.max_waiting:
             raise QueueFullError(
-                f"{scheduler.num_waiting - 1} requests are waiting, {self._limits.max_waiting} may",
-                retry_after_seconds=RETRY_AFTER_SECONDS,
+                f"{num_waiting} requests are waiting, {self.limits.max_waiting} may"
             )

@@ -6,12 +6,18 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
+from google.protobuf.message import Message
+
+from coordinator.admission import check_ids
+from coordinator.callers import Caller, Places
 from coordinator.cluster_view import ClusterView
-from coordinator.members import PoolLimits
-from coordinator.pool import WorkerPool
+from coordinator.delivery import merge, write
+from coordinator.members import HeartbeatAnswer, PoolLimits
+from coordinator.pools import Pools
+from coordinator.registry import WorkerRegistry
 from coordinator.service import GenerationService
 from exspec.core.errors import ExspecError, InternalError
 from exspec.core.generation import BatchEvent, Failed, GenerationRequest
@@ -23,7 +29,9 @@ from exspec.v1 import (
     registry_pb2_grpc,
 )
 from exspec.wire import convert_generation as convert
+from exspec.wire.auth import client_name
 from exspec.wire.convert_cluster import status_to_message, worker_from_message
+from exspec.wire.convert_prompt import check_num_ids, prompt_from_message
 from exspec.wire.server import Context
 
 logger = logging.getLogger(__name__)
@@ -34,97 +42,102 @@ HEARTBEATS_PER_LEASE = 5
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """What clients call."""
 
-    def __init__(self, service: GenerationService, pool: WorkerPool) -> None:
+    def __init__(self, service: GenerationService, pools: Pools) -> None:
         self._service = service
-        self._pool = pool
+        self._pools = pools
 
-    async def Generate(
+    # Both streams write to the context themselves, which the library takes as well, and bounds of
+    # what a caller leaves unread need; the generated types know only generators.
+
+    async def Generate(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, request: generation_pb2.GenerateRequest, context: Context
-    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+    ) -> None:
         """One prompt, streamed."""
-        events = self._service.generate(_checked(request))
-        async with contextlib.aclosing(events):
-            async for event in events:
-                yield convert.event_to_message(event)
+        caller = self._caller(context)
+        with self._service.places(caller, 1):
+            events = self._service.generate(_checked(request), caller)
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    await self._write(context, convert.event_to_message(event))
 
-    async def GenerateBatch(
+    async def GenerateBatch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, request: generation_pb2.GenerateBatchRequest, context: Context
-    ) -> AsyncIterator[generation_pb2.GenerateBatchResponse]:
+    ) -> None:
         """Several prompts; their events as they come. In the queue they are one group."""
         convert.check_batch(request)
+        caller = self._caller(context)
         group = request.request_id or f"batch-{secrets.token_hex(8)}"
-        merged: asyncio.Queue[tuple[int, BatchEvent] | None] = asyncio.Queue()
-        tasks = [
-            asyncio.create_task(self._run_item(request, index, group, merged))
-            for index in range(len(request.prompts))
-        ]
-        num_open = len(tasks)
-        try:
-            while num_open:
-                item = await merged.get()
-                if item is None:
-                    num_open -= 1
-                else:
-                    yield convert.batch_event_to_message(*item)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        with self._service.places(caller, len(request.prompts)) as places:
+            items = (convert.batch_item(request, i) for i in range(len(request.prompts)))
+            streams = [self._item_events(item, group, caller, places) for item in items]
+            events = merge(streams)
+            async with contextlib.aclosing(events):
+                async for index, event in events:
+                    await self._write(context, convert.batch_event_to_message(index, event))
 
     async def ListModels(
         self, request: generation_pb2.ListModelsRequest, context: Context
     ) -> generation_pb2.ListModelsResponse:
-        """The served model, if a target has joined."""
-        model = self._pool.model
-        if model is None:
-            return generation_pb2.ListModelsResponse()
-        served = generation_pb2.ServedModel(
-            name=model.facts.name,
-            max_length=self._pool.max_length or model.facts.max_length,
-            stop_token_ids=model.facts.stop_token_ids,
-            vocab_size=model.facts.vocab_size,
-        )
-        return generation_pb2.ListModelsResponse(models=[served])
+        """The models whose targets have joined, those whose targets are away included."""
+        served = [
+            generation_pb2.ServedModel(
+                name=pool.name,
+                max_length=pool.max_length or pool.model.facts.max_length,
+                stop_token_ids=pool.model.facts.stop_token_ids,
+                vocab_size=pool.model.facts.vocab_size,
+            )
+            for pool in self._pools
+        ]
+        return generation_pb2.ListModelsResponse(models=served)
 
     async def Tokenize(
         self, request: generation_pb2.TokenizeRequest, context: Context
     ) -> generation_pb2.TokenizeResponse:
         """Text or chat to token ids."""
-        model = await self._service.require_model(request.model)
-        prompt = convert.prompt_from_message(request.prompt)
+        model = (await self._service.require_pool(request.model)).model
+        prompt = prompt_from_message(request.prompt)
         token_ids = await asyncio.to_thread(model.codec.encode, prompt)
-        return generation_pb2.TokenizeResponse(token_ids=token_ids, text=model.codec.render(prompt))
+        text = await asyncio.to_thread(model.codec.render, prompt)
+        return generation_pb2.TokenizeResponse(token_ids=token_ids, text=text)
 
     async def Detokenize(
         self, request: generation_pb2.DetokenizeRequest, context: Context
     ) -> generation_pb2.DetokenizeResponse:
         """Token ids to text."""
-        model = await self._service.require_model(request.model)
+        model = (await self._service.require_pool(request.model)).model
+        check_num_ids("token_ids", len(request.token_ids))
         token_ids = tuple(request.token_ids)
-        self._service.check_ids("token_ids", token_ids, model)
+        check_ids("token_ids", token_ids, model)
         text = await asyncio.to_thread(model.codec.decode, token_ids)
         return generation_pb2.DetokenizeResponse(text=text)
 
-    async def _run_item(
+    async def _item_events(
         self,
-        request: generation_pb2.GenerateBatchRequest,
-        index: int,
+        request: generation_pb2.GenerateRequest,
         group: str,
-        merged: asyncio.Queue[tuple[int, BatchEvent] | None],
-    ) -> None:
+        caller: Caller,
+        places: Places,
+    ) -> AsyncGenerator[BatchEvent, None]:
         """One prompt of a batch; its failure is an event of its own."""
         try:
-            item = replace(_checked(convert.batch_item(request, index)), group=group)
-            events = self._service.generate(item)
+            item = replace(_checked(request), group=group)
+            events = self._service.generate(item, caller)
             async with contextlib.aclosing(events):
                 async for event in events:
-                    merged.put_nowait((index, event))
+                    yield event
         except ExspecError as error:
-            merged.put_nowait((index, Failed(error)))
+            yield Failed(error)
         except Exception:  # one prompt's bug may not take the others down
-            logger.exception("generate.item_failed index=%d", index)
-            merged.put_nowait((index, Failed(InternalError("internal error; see the log"))))
-        merged.put_nowait(None)
+            logger.exception("generate.item_failed request=%s", request.request_id)
+            yield Failed(InternalError("internal error; see the log"))
+        finally:
+            places.release()
+
+    def _caller(self, context: Context) -> Caller:
+        return self._service.caller(client_name(context), context.time_remaining())
+
+    async def _write(self, context: Context, message: Message) -> None:
+        await write(context, message, self._service.limits.slow_reader_seconds)
 
 
 def _checked(request: generation_pb2.GenerateRequest) -> GenerationRequest:
@@ -140,15 +153,15 @@ def _checked(request: generation_pb2.GenerateRequest) -> GenerationRequest:
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     """What workers call."""
 
-    def __init__(self, pool: WorkerPool, limits: PoolLimits) -> None:
-        self._pool = pool
+    def __init__(self, registry: WorkerRegistry, limits: PoolLimits) -> None:
+        self._registry = registry
         self._lease_seconds = limits.lease_seconds
 
     async def Register(
         self, request: registry_pb2.RegisterRequest, context: Context
     ) -> registry_pb2.RegisterResponse:
         """Join, or join again."""
-        self._pool.register(worker_from_message(request.worker))
+        self._registry.register(worker_from_message(request.worker))
         return registry_pb2.RegisterResponse(
             lease_seconds=self._lease_seconds,
             heartbeat_seconds=self._lease_seconds / HEARTBEATS_PER_LEASE,
@@ -158,25 +171,36 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: registry_pb2.HeartbeatRequest, context: Context
     ) -> registry_pb2.HeartbeatResponse:
         """A sign of life."""
-        is_known = self._pool.heartbeat(WorkerId(request.worker_id), request.incarnation)
-        return registry_pb2.HeartbeatResponse(is_known=is_known)
+        answer = self._registry.heartbeat(WorkerId(request.worker_id), request.incarnation)
+        return registry_pb2.HeartbeatResponse(
+            is_known=answer is not HeartbeatAnswer.REGISTER,
+            should_stop=answer is HeartbeatAnswer.STOP,
+        )
 
     async def Drain(
         self, request: registry_pb2.DrainRequest, context: Context
     ) -> registry_pb2.DrainResponse:
         """Leave."""
-        num_moved = await self._pool.drain(WorkerId(request.worker_id), request.incarnation)
+        num_moved = await self._registry.leave(WorkerId(request.worker_id), request.incarnation)
         return registry_pb2.DrainResponse(num_moved_sequences=num_moved)
 
 
 class AdminServicer(registry_pb2_grpc.AdminServiceServicer):
     """What operators call."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: ClusterView, registry: WorkerRegistry) -> None:
         self._view = view
+        self._registry = registry
 
     async def GetClusterStatus(
         self, request: registry_pb2.GetClusterStatusRequest, context: Context
     ) -> registry_pb2.GetClusterStatusResponse:
         """Workers, queue and totals."""
         return status_to_message(self._view.status())
+
+    async def DrainWorker(
+        self, request: registry_pb2.DrainWorkerRequest, context: Context
+    ) -> registry_pb2.DrainWorkerResponse:
+        """Let a worker go."""
+        num_moved = await self._registry.drain(WorkerId(request.worker_id))
+        return registry_pb2.DrainWorkerResponse(num_moved_sequences=num_moved)

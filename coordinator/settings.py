@@ -18,6 +18,18 @@ class CoordinatorSettings(ServiceSettings):
     model_config = SettingsConfigDict(cli_prog_name="exspec serve coordinator")
 
     port: int = Field(50050, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    cluster_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port for workers and operators; 0 takes a free one. Default: they use --port, "
+        "which they cannot with TLS or API keys.",
+    )
+    api_keys_file: str = Field(
+        "",
+        description="File of the clients' API keys, made by `exspec keys add`; empty: nobody needs "
+        "one.",
+    )
     policy: Literal["eqspec", "exspec", "eqspec-static", "exspec-paper"] = Field(
         "exspec",
         description="exspec keeps as many groups of rows in play as pay; eqspec runs all "
@@ -65,13 +77,29 @@ class CoordinatorSettings(ServiceSettings):
         "make the pass take about three times as long.",
     )
     max_waiting: int = Field(
-        1024, ge=0, description="Most requests that may wait for a place; more are refused."
+        1024,
+        ge=0,
+        description="Most requests per model that may wait for a place; more are refused.",
+    )
+    max_client_requests: int | None = Field(
+        None,
+        ge=1,
+        description="Most generations, running or waiting, that one client (API key, else host) "
+        "may have; more are refused. Default: as many as there are.",
+    )
+    slow_reader_seconds: float = Field(
+        60.0,
+        gt=0,
+        description="Time a client may leave what it was sent unread before it is dropped.",
     )
     lease_seconds: float = Field(
         10.0, gt=0, description="Silence after which a worker is taken for lost."
     )
     draft_timeout_seconds: float = Field(
-        20.0, gt=0, description="Time a draft worker gets for one batch before it is left out."
+        5.0,
+        gt=0,
+        description="Time a draft worker gets for one batch before it is left out; it is tried "
+        "again with a batch of its own, after a time that doubles.",
     )
     target_timeout_seconds: float = Field(
         300.0, gt=0, description="Time a target worker gets for one batch before it is left out."
@@ -79,8 +107,13 @@ class CoordinatorSettings(ServiceSettings):
     unavailable_seconds: float = Field(
         30.0, ge=0, description="Time requests wait for a target when there is none."
     )
+    metrics_compat: Literal["none", "vllm"] = Field(
+        "none", description="Whose names metrics are shown under besides our own."
+    )
     record_trace: str = Field(
-        "", description="File to record the scheduler's events and commands in; empty: none."
+        "",
+        description="File to record the scheduler's events and commands in; empty: none. A second "
+        "served model's go to the same name with .2 added, and so on.",
     )
 
     @field_validator("num_speculative_tokens")
@@ -92,6 +125,17 @@ class CoordinatorSettings(ServiceSettings):
     @model_validator(mode="after")
     def _limits_make_sense(self) -> CoordinatorSettings:
         _ = self.scheduler_limits
+        return self
+
+    @model_validator(mode="after")
+    def _ports_make_sense(self) -> CoordinatorSettings:
+        if self.cluster_port is None and (self.has_tls or self.api_keys_file):
+            why = "--ssl-certfile" if self.has_tls else "--api-keys-file"
+            raise ValueError(
+                f"--cluster-port is needed with {why}: workers are not served on --port then"
+            )
+        if self.cluster_port and self.cluster_port == self.port:
+            raise ValueError(f"--cluster-port and --port are both {self.port}; give two ports")
         return self
 
     @property

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from draft_worker.servicer import DraftServicer
     from exspec.engine.worker_model import ModelOrder, WorkerRunner
     from exspec.runtime.launch import RankPlace
+    from exspec.runtime.worker_metrics import WorkerMeasures
     from exspec.runtime.worker_thread import WorkerThread
     from exspec.wire.worker_process import Identity
 
@@ -44,6 +45,17 @@ class DraftRole:
         self._servicer: DraftServicer | None = None
         self._runner: WorkerRunner | None = None
         self._drafter: Drafter | None = None
+
+    @property
+    def measures(self) -> WorkerMeasures:
+        """Of the servicer."""
+        assert self._servicer is not None
+        return self._servicer.measures
+
+    @property
+    def num_sequences(self) -> int:
+        """Of the servicer."""
+        return self._servicer.num_sequences if self._servicer else 0
 
     def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
         """Add DraftService."""
@@ -80,6 +92,7 @@ class DraftRole:
             else replace(runner.facts, max_length=runner.capacity),
             kv_layout="" if runner is None else self._settings.kv_layout,
             kv_bytes=0 if runner is None else runner.kv_bytes,
+            draft_for=self._settings.draft_for,
         )
 
     def log_totals(self) -> None:

@@ -12,6 +12,7 @@ from draft_worker.idle import IdleTime, Inbox
 from exspec.core.errors import UnavailableError
 from exspec.core.ids import SequenceId
 from exspec.runtime.clock import Clock
+from exspec.runtime.worker_metrics import WorkerMeasures
 from exspec.runtime.worker_thread import WorkerThread
 from exspec.v1 import draft_pb2, draft_pb2_grpc
 from exspec.wire.convert import (
@@ -29,12 +30,19 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._thread = thread
         self._clock = clock
         self._incarnation = incarnation
+        self.measures = WorkerMeasures()
+        """What was served so far."""
         self._drafter: Drafter | None = None
         self._idle_time = IdleTime(thread)
 
     def open(self, drafter: Drafter) -> None:
         """The model is loaded: calls are served from now on, UNAVAILABLE before."""
         self._drafter = drafter
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences held now; 0 while the model loads."""
+        return self._drafter.num_sequences if self._drafter else 0
 
     async def Draft(
         self, request_iterator: AsyncIterator[draft_pb2.DraftRequest], context: Context
@@ -49,9 +57,12 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                 async for request, arrived in inbox:
                     require_incarnation(request.incarnation, self._incarnation)
                     batch = draft_batch_from_message(request)
-                    held.difference_update(batch.released)
-                    held.update(entry.key.sequence_id for entry in batch.entries)
+                    fed = {entry.key.sequence_id for entry in batch.entries}
+                    held |= fed
                     reply = await self._thread.run(drafter.draft, batch, arrived)
+                    self.measures.note_pass(reply.timings)
+                    # Not before: a batch that waits for the thread is dropped with its stream.
+                    held.difference_update(set(batch.released) - fed)
                     yield draft_reply_to_message(reply)
                     if drafter.ahead.num_ahead:
                         self._idle_time.spend(drafter.draft_ahead)

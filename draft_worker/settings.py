@@ -24,6 +24,12 @@ class DraftSettings(ModelWorkerSettings):
     max_num_seqs: int = Field(
         32, ge=1, le=1024, description="Sequences held at once; KV is preallocated for them."
     )
+    draft_for: str = Field(
+        "",
+        max_length=512,
+        description="Served name of the target model to draft for; empty: whichever it fits, the "
+        "one with the fewest draft workers first.",
+    )
     ngram_max: int = Field(
         4, ge=1, le=16, description="Longest run of tokens the n-gram draft looks up."
     )

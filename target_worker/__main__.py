@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from exspec.engine.worker_model import ModelOrder, WorkerRunner
     from exspec.runtime.launch import RankPlace
+    from exspec.runtime.worker_metrics import WorkerMeasures
     from exspec.runtime.worker_thread import WorkerThread
     from exspec.wire.worker_process import Identity
     from target_worker.servicer import TargetServicer
@@ -37,6 +38,17 @@ class TargetRole:
         self._place = place
         self._servicer: TargetServicer | None = None
         self._runner: WorkerRunner | None = None
+
+    @property
+    def measures(self) -> WorkerMeasures:
+        """Of the servicer."""
+        assert self._servicer is not None
+        return self._servicer.measures
+
+    @property
+    def num_sequences(self) -> int:
+        """Of the servicer."""
+        return self._servicer.num_sequences if self._servicer else 0
 
     def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
         """Add TargetService."""

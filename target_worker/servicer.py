@@ -8,6 +8,7 @@ from exspec.core.errors import UnavailableError
 from exspec.core.ids import SequenceId
 from exspec.core.models import TokenizerAssets
 from exspec.runtime.clock import Clock
+from exspec.runtime.worker_metrics import WorkerMeasures
 from exspec.runtime.worker_thread import WorkerThread
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.convert import (
@@ -27,11 +28,18 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         self._thread = thread
         self._clock = clock
         self._incarnation = incarnation
+        self.measures = WorkerMeasures()
+        """What was served so far."""
         self._loaded: tuple[Verifier, TokenizerAssets] | None = None
 
     def open(self, verifier: Verifier, tokenizer: TokenizerAssets) -> None:
         """The model is loaded: calls are served from now on, UNAVAILABLE before."""
         self._loaded = (verifier, tokenizer)
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences held now; 0 while the model loads."""
+        return self._loaded[0].num_sequences if self._loaded else 0
 
     async def Verify(
         self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: Context
@@ -44,9 +52,12 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
                 require_incarnation(request.incarnation, self._incarnation)
                 arrived = self._clock()
                 batch = verify_batch_from_message(request)
-                held.difference_update(batch.released)
-                held.update(entry.key.sequence_id for entry in batch.entries)
+                fed = {entry.key.sequence_id for entry in batch.entries}
+                held |= fed
                 reply = await self._thread.run(verifier.verify, batch, arrived)
+                self.measures.note_pass(reply.timings)
+                # Not before: a batch that waits for the thread is dropped with its stream.
+                held.difference_update(set(batch.released) - fed)
                 yield verify_reply_to_message(reply)
         finally:
             # A coordinator that comes back, or another one, starts with empty workers.

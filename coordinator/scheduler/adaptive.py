@@ -232,6 +232,11 @@ class AdaptiveSpeculation:
         if habit.plain_rate > 0 and seconds > 0:
             self._measured.update(tokens / num_rows / seconds / habit.plain_rate)
 
+    def forget(self, target: Worker) -> None:
+        """Its habits would be kept for ever, and never used."""
+        for key in [key for key in self._habits if key[0] == target.join_index]:
+            del self._habits[key]
+
 
 def _decide(habit: Habit, scores: Sequence[float], hopes: Sequence[float]) -> int:
     """The K to use now: the present one, a clearly better one, or a try of another."""

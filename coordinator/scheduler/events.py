@@ -61,6 +61,16 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalExpired:
+    """A target that refused rows for lack of room, while it held none of ours, may be asked again.
+
+    Nothing else would ever show that it has room; when that is, is the driver's business.
+    """
+
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceArrived:
     """A sequence wants to grow from `length` committed tokens to at most `max_length`.
 
@@ -162,6 +172,7 @@ Event = (
     WorkerJoined
     | WorkerDraining
     | WorkerLost
+    | RefusalExpired
     | SequenceArrived
     | SequenceCancelled
     | DraftCompleted

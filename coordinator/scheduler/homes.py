@@ -120,7 +120,18 @@ class Homes:
             for worker in self._targets_with_room()
             if row.max_length <= worker.max_length and worker is not avoided
         )
-        return min(fitting, key=_load, default=None)
+        return min(fitting, key=self._target_load, default=None)
+
+    def _target_load(self, target: Worker) -> tuple[float, int, int, int]:
+        """The smallest share of its places taken; the most places free; the shortest context.
+
+        A place is a slot of preallocated KV, as many as the window lets rows use. Long contexts are
+        left to the rows that need them as long as nothing else tells targets apart.
+        """
+        num_places = min(target.num_slots, self._limits.window)
+        num_rows = len(target.rows)
+        share = num_rows / num_places
+        return share, num_rows - num_places, target.max_length, target.join_index
 
     def _choose_draft(self, row: Row) -> Worker | None:
         """One that serves rows of the same target, as long as it has no more than its share.
@@ -136,12 +147,12 @@ class Homes:
             and can_draft(worker, row)
         ]
         answering = [worker for worker in fitting if not worker.overdue]
-        fitting = self._without_slow(answering or fitting)
-        share = self._fair_share()
-        below = [worker for worker in fitting if len(worker.rows) < share]
+        lasting = [worker for worker in answering if row.max_length <= worker.max_length]
+        fitting = self._without_slow(lasting or answering or fitting)
+        below = [worker for worker in fitting if len(worker.rows) < self._fair_share(worker)]
         if not below:
-            return min(fitting, key=_load, default=None)
-        return min(below, key=lambda worker: (-_num_together(worker, row), _load(worker)))
+            return min(fitting, key=_draft_load, default=None)
+        return min(below, key=lambda worker: (-_num_together(worker, row), _draft_load(worker)))
 
     def _without_slow(self, workers: list[Worker]) -> list[Worker]:
         """Those whose usual draft takes not much longer than that of the fastest among them."""
@@ -150,19 +161,20 @@ class Homes:
         longest = MUCH_SLOWER * min(known, default=0.0)
         return [worker for worker in workers if times[worker] <= longest or not times[worker]]
 
-    def _fair_share(self) -> int:
-        """Rows per draft worker when all targets are full."""
+    def _fair_share(self, draft: Worker) -> int:
+        """Its rows when all targets are full: all of them, dealt out by draft workers' slots."""
         window = self._limits.window
         num_rows = sum(min(one.num_slots, window) for one in self._state.targets.values())
-        return -(-num_rows // max(1, len(self._state.drafts)))
+        num_slots = sum(one.num_slots for one in self._state.drafts.values())
+        return -(-num_rows * draft.num_slots // num_slots)
 
     def _note_release(self, row: Row, worker: Worker) -> None:
         if self._state.is_member(worker) and row.sequence_id in worker.told:
             self._released.setdefault(worker.worker_id, []).append(row.sequence_id)
 
 
-def _load(worker: Worker) -> tuple[int, int]:
-    return len(worker.rows), worker.join_index
+def _draft_load(worker: Worker) -> tuple[float, int]:
+    return len(worker.rows) / worker.num_slots, worker.join_index
 
 
 def _num_together(worker: Worker, row: Row) -> int:

@@ -151,7 +151,10 @@ def _check_worker(scheduler: Scheduler, worker: Worker) -> None:
             not worker.is_draining or busy_here or row.phase is Phase.FINISHED,
             f"{name}: drains, but {row.sequence_id} stays",
         )
-    _require(not worker.is_full or worker.rows, f"{name}: full, but holds no row of ours")
+    _require(
+        not worker.is_full or worker.rows or worker.is_refusing,
+        f"{name}: full, but holds no row of ours and refused none",
+    )
 
 
 def _check_index(

@@ -35,6 +35,7 @@ _TYPES: dict[str, Callable[..., object]] = {
         events.WorkerJoined,
         events.WorkerDraining,
         events.WorkerLost,
+        events.RefusalExpired,
         events.SequenceArrived,
         events.SequenceCancelled,
         events.DraftOutcome,

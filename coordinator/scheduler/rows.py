@@ -125,6 +125,10 @@ class Row:
         """Tokens of the log the target must be fed before it can choose; at least the last one."""
         return self.length - self.target_kv_length
 
+    def awaits(self, batch: Batch) -> bool:
+        """Whether it waits for what this draft batch brings."""
+        return self.phase is Phase.DRAFTING and self.draft_batch is batch
+
     @property
     def draft_backlog(self) -> int:
         """Tokens of the log its draft worker must be fed before it can propose."""
@@ -157,7 +161,9 @@ class Worker:
     """Whether rows of a batch must end in one column here."""
     standing: Standing = Standing.SERVING
     is_full: bool = False
-    """It refused a row for lack of a slot; true until one of its rows leaves."""
+    """It refused a row for lack of a slot; until one of its rows leaves or the refusal expires."""
+    is_refusing: bool = False
+    """It refused a row while it held none of ours, and has served none since."""
     rows: dict[SequenceId, Row] = field(default_factory=dict[SequenceId, Row], repr=False)
     ready: dict[SequenceId, Row] = field(default_factory=dict[SequenceId, Row], repr=False)
     """A target's rows between two rounds, in the order they came to be."""

@@ -20,6 +20,7 @@ from coordinator.scheduler.events import (
     DraftOutcome,
     DraftOverdue,
     Event,
+    RefusalExpired,
     SequenceArrived,
     SequenceCancelled,
     VerifyCompleted,
@@ -113,6 +114,8 @@ class Scheduler:
                 self._drain(checks.member(self.state, event.worker_id))
             case WorkerLost():
                 self._lose(checks.member(self.state, event.worker_id))
+            case RefusalExpired():
+                self.state.forget_refusal(checks.member(self.state, event.worker_id))
             case SequenceArrived():
                 checks.check_arrival(self.state, event)
                 self.state.arrive(event)
@@ -154,6 +157,7 @@ class Scheduler:
             else:
                 self._homes.leave_draft(row)
         self._costs.forget(worker)
+        self.rule.forget(worker)
 
     def _evict(self, row: Row, worker: Worker) -> None:
         """Take a live row away from a worker that may not keep it."""
@@ -185,7 +189,7 @@ class Scheduler:
             checks.check_draft_outcomes(batch, event.outcomes)
             outcomes = event.outcomes
             self._note_draft_cost(batch, event)
-        rows = [(row, _is_awaited(row, batch), row.draft_batch is batch) for row in batch.rows]
+        rows = [(row, row.awaits(batch), row.draft_batch is batch) for row in batch.rows]
         self.state.end_batch(batch)
         for (row, is_awaited, is_here), outcome in zip(rows, outcomes, strict=True):
             if not is_here:
@@ -200,7 +204,7 @@ class Scheduler:
         """Neither its rows nor those in line behind it wait any longer."""
         batch = checks.batch_in_flight(self.state, event.worker_id, Role.DRAFT, event.batch_id)
         self.state.give_up_waiting(batch)
-        awaited = [row for row in batch.rows if _is_awaited(row, batch)]
+        awaited = [row for row in batch.rows if row.awaits(batch)]
         for row in (*awaited, *batch.worker.wanting.values()):
             if row.group is not None:
                 self.state.note_draft_time(row.group, batch.patience_seconds)
@@ -213,7 +217,7 @@ class Scheduler:
             return
         self._costs.note_draft(batch, event.cost)
         for row in batch.rows:
-            if row.group is not None and _is_awaited(row, batch):
+            if row.group is not None and row.awaits(batch):
                 self.state.note_draft_time(row.group, event.cost.elapsed_seconds)
 
     def _take_draft(self, row: Row, outcome: DraftOutcome | None) -> None:
@@ -258,6 +262,7 @@ class Scheduler:
                 continue
             self.state.stage(row, 0)
             if outcome is not None and outcome.status is EntryStatus.OK:
+                self.state.note_served(batch.worker)
                 self._commit(row, order.num_draft_tokens, outcome)
             else:
                 self._retry(row, batch.worker, outcome)
@@ -273,12 +278,12 @@ class Scheduler:
         self._end_round(row)
 
     def _retry(self, row: Row, target: Worker, outcome: VerifyOutcome | None) -> None:
-        self.state.fail(row)
         status = EntryStatus.FAILED if outcome is None else outcome.status
-        if status is EntryStatus.NO_CAPACITY:
+        if status is EntryStatus.NO_CAPACITY:  # which says nothing of the row
             self._homes.rehome(row, avoided=target)
             self.state.mark_full(target)
             return
+        self.state.fail(row)
         if outcome is not None and status is EntryStatus.LACKS_TOKENS:
             self.state.hold(row, outcome.kv_length)
         else:
@@ -290,8 +295,3 @@ class Scheduler:
             self._homes.rehome(row)
         else:
             self.state.move(row, Phase.READY)
-
-
-def _is_awaited(row: Row, batch: Batch) -> bool:
-    """Whether the row waits for what this draft batch brings."""
-    return row.phase is Phase.DRAFTING and row.draft_batch is batch

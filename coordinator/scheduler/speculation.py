@@ -69,6 +69,10 @@ class SpeculationRule(Protocol):
         """A verify was answered; its rows are as they were when it was sent."""
         ...
 
+    def forget(self, target: Worker) -> None:
+        """A target left; it never comes back as the same worker."""
+        ...
+
 
 class SetSpeculation:
     """What rules share that follow a setting and nothing else."""
@@ -82,6 +86,9 @@ class SetSpeculation:
 
     def learn(self, batch: Batch, outcomes: Sequence[VerifyOutcome], cost: PassCost | None) -> None:
         """Nothing to learn."""
+
+    def forget(self, target: Worker) -> None:
+        """Nothing to forget."""
 
 
 @dataclass(frozen=True, slots=True)

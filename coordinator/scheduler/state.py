@@ -172,8 +172,18 @@ class State:
         row.draft_kv_length = 0
 
     def mark_full(self, worker: Worker) -> None:
-        """It has no slot after all; without rows of ours nothing would ever clear the mark."""
-        worker.is_full = bool(worker.rows)
+        """It has no slot after all."""
+        worker.is_full = True
+        if not worker.rows:
+            worker.is_refusing = True
+
+    def forget_refusal(self, worker: Worker) -> None:
+        """It may have a slot now."""
+        worker.is_full = False
+
+    def note_served(self, worker: Worker) -> None:
+        """It has a slot for what it serves."""
+        worker.is_refusing = False
 
     # Rounds
 

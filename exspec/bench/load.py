@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 
-from exspec.client import AsyncClient, Client, GenerateOptions, GenerationResult, PromptInput
+from exspec.client import (
+    Access,
+    AsyncClient,
+    Client,
+    GenerateOptions,
+    GenerationResult,
+    PromptInput,
+)
 from exspec.core.cluster import Totals
 from exspec.core.errors import ExspecError, InvalidRequestError
 from exspec.core.generation import ChatMessage, SpeculationStats
@@ -25,13 +32,14 @@ def ignore_progress() -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """How requests are sent. `options` are those of every request.
+    """How requests are sent. `options` are those of every request, `access` lets them in.
 
     `num_in_flight` requests are open at any time, until none is left to send.
     """
 
     num_in_flight: int
     options: GenerateOptions
+    access: Access = field(default_factory=Access)
 
     def __post_init__(self) -> None:
         if self.num_in_flight < 1:
@@ -109,7 +117,7 @@ async def _run(
 ) -> LoadOutcome:
     answers: dict[int, tuple[GenerationResult | ExspecError, float]] = {}
     waiting = iter(enumerate(prompts))
-    async with AsyncClient(address, timeout=REQUEST_SECONDS) as client:
+    async with AsyncClient(address, timeout=REQUEST_SECONDS, **plan.access) as client:
 
         async def send_until_none_is_left() -> None:
             for index, prompt in waiting:
@@ -170,5 +178,4 @@ def repeated(prompts: Sequence[tuple[int, ...]], number: int) -> tuple[tuple[int
 
 def totals_between(before: Totals, after: Totals) -> Totals:
     """What happened between two looks at a cluster's sums."""
-    names = [field.name for field in fields(Totals)]
-    return Totals(**{name: getattr(after, name) - getattr(before, name) for name in names})
+    return after.since(before)

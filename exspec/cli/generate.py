@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from exspec.cli.common import DEFAULT_ADDRESS, Address, AsJson, print_json, tells_errors
+from exspec.cli.common import AsJson, print_json, tells_errors
+from exspec.cli.connect import Connect, connects
 
 if TYPE_CHECKING:
     from exspec.client import GenerateOptions, GenerationResult, GenerationStream
@@ -36,7 +37,9 @@ Stream = Annotated[bool, typer.Option("--stream/--no-stream", help="Print the te
 
 
 @tells_errors
+@connects
 def generate(
+    connect: Connect,
     prompt: PromptText,
     chat: Chat = True,
     system: System = "",
@@ -46,13 +49,10 @@ def generate(
     priority: Priority = 0,
     model: Model = "",
     timeout: Timeout = 600.0,
-    address: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
     stream: Stream = True,
 ) -> None:
     """Generate text. What is generated never depends on how far one speculates."""
-    from exspec.client import Client
-
     text = sys.stdin.read() if prompt == "-" else prompt
     options: GenerateOptions = {
         "max_tokens": max_tokens,
@@ -63,7 +63,7 @@ def generate(
         "timeout": timeout,
     }
     with (
-        Client(address) as client,
+        connect.client() as client,
         client.stream(_messages(text, system) if chat else text, **options) as events,
     ):
         result = _show(events) if stream and not as_json else events.final()

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from exspec.cli.common import DEFAULT_ADDRESS, EXIT_FAILED, Address, tells_errors
+from exspec.cli.common import EXIT_FAILED, tells_errors
+from exspec.cli.connect import Connect, connects
 
 
 @tells_errors
+@connects
 def health(
-    address: Address = DEFAULT_ADDRESS,
+    connect: Connect,
     service: Annotated[
         str, typer.Option(help="Service to ask for; empty: whether the process is up.")
     ] = "",
@@ -21,7 +23,7 @@ def health(
     """Ask a service whether it is serving: exit code 0 if it says so, else 1."""
     from exspec.wire.health import probe
 
-    is_serving = probe(address, service, timeout_seconds=timeout)
+    is_serving = probe(connect.address, service, timeout_seconds=timeout, tls=connect.tls)
     sys.stdout.write("SERVING\n" if is_serving else "NOT_SERVING\n")
     if not is_serving:
         raise typer.Exit(EXIT_FAILED)

@@ -9,14 +9,18 @@ from exspec.cli.bench import app as bench_app
 from exspec.cli.bench_policies import grouping, policies
 from exspec.cli.bench_simulate import simulate
 from exspec.cli.bench_targets import targets
+from exspec.cli.certs import certs
 from exspec.cli.demo import demo
 from exspec.cli.doctor import doctor
+from exspec.cli.drain import drain
 from exspec.cli.generate import generate
 from exspec.cli.health import health
+from exspec.cli.keys import app as keys_app
 from exspec.cli.serve import serve_app
 from exspec.cli.status import status
 from exspec.cli.up import up
 from exspec.cli.version import version
+from exspec.cli.watch import watch
 
 app = typer.Typer(
     name="exspec",
@@ -29,8 +33,12 @@ app.command()(up)
 app.add_typer(serve_app, name="serve")
 app.command()(generate)
 app.command()(status)
+app.command()(watch)
+app.command()(drain)
 app.command()(health)
 app.command()(doctor)
+app.command()(certs)
+app.add_typer(keys_app, name="keys")
 app.command()(demo)
 app.add_typer(audit_app, name="audit")
 bench_app.command()(simulate)

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from exspec.cli.common import (
-    DEFAULT_ADDRESS,
     EXIT_FAILED,
-    Address,
     AsJson,
     open_console,
     plain,
     print_json,
     tells_errors,
 )
+from exspec.cli.connect import Connect, connects
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,8 +29,9 @@ STATUS_SECONDS = 5.0
 
 
 @tells_errors
+@connects
 def status(
-    address: Address = DEFAULT_ADDRESS,
+    connect: Connect,
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again and again.")] = False,
     interval: Annotated[
@@ -39,9 +39,7 @@ def status(
     ] = 1.0,
 ) -> None:
     """Show workers and totals. Exit code 0 if the cluster can serve, 1 if not."""
-    from exspec.client import Client
-
-    with Client(address, max_retries=0) as client:
+    with connect.client(max_retries=0) as client:
         if watch:
             _watch(client, interval)
             return
@@ -95,12 +93,37 @@ def view(state: ClusterStatus) -> RenderableType:
 
     readiness = "[green]ready[/]" if state.is_ready else "[red]not ready[/]"
     head = (
-        f"{readiness}  model {state.model or '(none yet)'}  policy {state.policy}  "
+        f"{readiness}  model {escape(state.model) or '(none yet)'}  policy {state.policy}  "
         f"window {state.window_size}  K = {escape(state.speculation)}  "
         f"running {state.num_running}  waiting {state.num_waiting}/{state.max_waiting}  "
         f"up {state.uptime_seconds:.0f} s"
     )
-    return Group(head, _workers(state), _totals(state))
+    pools = [_pools(state)] if len(state.pools) > 1 else []
+    return Group(head, *pools, _workers(state), _totals(state))
+
+
+def _pools(state: ClusterStatus) -> Table:
+    """One line per served model."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        "model", "state", "targets", "drafts", "running", "waiting", "tokens",
+        "acceptance length", "speed-up", box=None,
+    )  # fmt: skip
+    for pool in state.pools:
+        table.add_row(
+            escape(pool.name),
+            "[green]ready[/]" if pool.is_ready else "[red]not ready[/]",
+            str(pool.num_targets),
+            str(pool.num_drafts),
+            str(pool.num_running),
+            str(pool.num_waiting),
+            str(pool.totals.num_generated_tokens),
+            f"{pool.totals.acceptance_length:.2f}",
+            _speedup(pool.measured_speedup or pool.predicted_speedup),
+        )
+    return table
 
 
 def _workers(state: ClusterStatus) -> Table:
@@ -108,6 +131,9 @@ def _workers(state: ClusterStatus) -> Table:
     from rich.table import Table
 
     table = Table("worker", "role", "state", "model", "sequences", "KV", "heartbeat", box=None)
+    has_pools = len(state.pools) > 1
+    if has_pools:
+        table.add_column("serves")
     has_reasons = any(worker.reason for worker in state.workers)
     if has_reasons:
         table.add_column("reason", overflow="fold")
@@ -123,8 +149,9 @@ def _workers(state: ClusterStatus) -> Table:
             layout,
             f"{status.heartbeat_age_seconds:.1f} s",
         ]
-        reason = [status.reason] if has_reasons else []
-        table.add_row(*(escape(cell) for cell in cells + reason))
+        cells += [status.pool] if has_pools else []
+        cells += [status.reason] if has_reasons else []
+        table.add_row(*(escape(cell) for cell in cells))
     return table
 
 

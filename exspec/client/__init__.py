@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from exspec.client.async_streams import AsyncBatchStream, AsyncGenerationStream
 from exspec.client.asynchronous import AsyncClient
+from exspec.client.attempts import Access
 from exspec.client.blocking import Client
 from exspec.client.requests import GenerateOptions, PromptInput
 from exspec.client.results import GenerationResult, ServedModel, Tokenization
 from exspec.client.streams import BatchStream, GenerationStream
+from exspec.wire.tls import TlsConfig
 
 __all__ = [
+    "Access",
     "AsyncBatchStream",
     "AsyncClient",
     "AsyncGenerationStream",
@@ -23,5 +26,6 @@ __all__ = [
     "GenerationStream",
     "PromptInput",
     "ServedModel",
+    "TlsConfig",
     "Tokenization",
 ]

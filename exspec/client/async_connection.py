@@ -11,8 +11,9 @@ import grpc
 import grpc.aio
 
 from exspec.client.attempts import Attempts, ClientSettings
+from exspec.client.courses import Course
 from exspec.client.stubs import AsyncMessageStream, AsyncStreamCall, AsyncStubs, AsyncUnaryCall
-from exspec.core.errors import ExspecError, RequestCancelledError, UnavailableError
+from exspec.core.errors import ExspecError, UnavailableError
 from exspec.runtime.clock import Clock
 from exspec.v1 import generation_pb2 as pb
 from exspec.wire.channel import open_aio_channel
@@ -31,21 +32,21 @@ class AsyncConnection:
         self._channel: grpc.aio.Channel | None = None
         self._stubs: AsyncStubs | None = None
         self._is_connected = False
-        self._is_closed = False
+        self.is_closed = False
 
     @property
     def stubs(self) -> AsyncStubs:
         """The methods; opens the channel."""
-        if self._is_closed:
+        if self.is_closed:
             raise RuntimeError("the client is closed")
         if self._stubs is None:
-            self._channel = open_aio_channel(self.settings.address)
-            self._stubs = AsyncStubs(self._channel)
+            self._channel = open_aio_channel(self.settings.address, self.settings.tls)
+            self._stubs = AsyncStubs(self._channel, self.settings.metadata)
         return self._stubs
 
     async def close(self) -> None:
-        """Drop the channel; running calls are cancelled."""
-        self._is_closed = True
+        """Drop the channel; running calls end with RequestCancelledError."""
+        self.is_closed = True
         if self._channel is not None:
             await self._channel.close()
 
@@ -64,6 +65,10 @@ class AsyncConnection:
                 error.__cause__ = failure
             except UnavailableError as unreachable:
                 error = unreachable
+            except asyncio.CancelledError as cancelled:
+                if not is_our_own(cancelled_by_us=self.is_closed):
+                    raise
+                raise attempts.cancelled_error() from cancelled
             await asyncio.sleep(attempts.pause_after(error))
 
     async def connect(self, attempts: Attempts) -> None:
@@ -86,27 +91,34 @@ class AsyncConnection:
         return error
 
 
-class AsyncEventCall(Generic[Q, M, E]):
-    """One streaming call: started on first use, retried until its first event, read one by one.
+def is_our_own(*, cancelled_by_us: bool) -> bool:
+    """Whether a CancelledError is about a call that we cancelled, not about the task it is in.
 
-    Owns the running gRPC call.
+    grpc.aio raises the same for both.
+    """
+    task = asyncio.current_task()
+    return cancelled_by_us and (task is None or not task.cancelling())
+
+
+class AsyncEventCall(Generic[Q, M, E]):
+    """One generation, or batch, read event by event over as many calls as it takes.
+
+    Started on first use, made again as `Attempts` says. Owns the running gRPC call.
     """
 
     def __init__(
         self,
         connection: AsyncConnection,
         method: Callable[[AsyncStubs], AsyncStreamCall[Q, M]],
-        request: Q,
+        course: Course[Q, M, E],
         attempts: Attempts,
-        decode: Callable[[M], E],
     ) -> None:
         self._connection = connection
         self._method = method
-        self._request = request
+        self._course = course
         self._attempts = attempts
-        self._decode = decode
         self._running: AsyncMessageStream[M] | None = None
-        self._has_events = False
+        self._was_sent = False
         self._cancelled = asyncio.Event()
         self._failure: ExspecError | None = None
         self._is_over = False
@@ -115,8 +127,10 @@ class AsyncEventCall(Generic[Q, M, E]):
         """Send the request, if it is not sent yet."""
         if self._running is None:
             await self._connection.connect(self._attempts)
+            self._was_sent = True
             method = self._method(self._connection.stubs)
-            self._running = method(self._request, timeout=self._attempts.remaining())
+            request, timeout = self._course.request(), self._attempts.remaining()
+            self._running = method(request, timeout=timeout)
             if self._cancelled.is_set():
                 self._running.cancel()
 
@@ -143,47 +157,56 @@ class AsyncEventCall(Generic[Q, M, E]):
         if not self._is_over and self._failure is None:
             self.cancel()
 
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether this side wants no more of it."""
+        return self._cancelled.is_set() or (self._was_sent and self._connection.is_closed)
+
     async def _read(self) -> E | None:
         while True:
-            if self._cancelled.is_set():
+            if self._is_stopped:
                 raise self._attempts.cancelled_error()
             try:
-                await self.start()
-                assert self._running is not None
-                message = await self._running.read()
+                message = await self._receive()
             except grpc.RpcError as failure:
+                if self._course.is_over:
+                    return self._end()
                 await self._pause(self._error_of(failure))
             except UnavailableError as unreachable:
                 await self._pause(unreachable)
-            except asyncio.CancelledError as cancelled:
-                self._raise_if_ours(cancelled)
-                self._cancel_running()
-                raise
             else:
                 if message is grpc.aio.EOF:
-                    self._is_over = True
-                    return None
-                self._has_events = True
-                return self._decode(message)
+                    return self._end()
+                event = self._course.take(message)
+                if event is not None:
+                    self._attempts.note_progress()
+                    return event
 
-    def _raise_if_ours(self, cancelled: asyncio.CancelledError) -> None:
-        """grpc.aio raises CancelledError for `cancel()`, too; that one is not the task's."""
-        task = asyncio.current_task()
-        if self._cancelled.is_set() and (task is None or not task.cancelling()):
-            raise self._attempts.cancelled_error() from cancelled
+    async def _receive(self) -> M:
+        try:
+            await self.start()
+            assert self._running is not None
+            return await self._running.read()
+        except asyncio.CancelledError as cancelled:
+            if is_our_own(cancelled_by_us=self._is_stopped):
+                raise self._attempts.cancelled_error() from cancelled
+            self._cancel_running()
+            raise
+
+    def _end(self) -> None:
+        self._is_over = True
 
     def _error_of(self, failure: grpc.RpcError) -> ExspecError:
         error = self._connection.note(self._attempts.error_of(failure))
-        if isinstance(error, RequestCancelledError) and self._cancelled.is_set():
+        if self._is_stopped:
             error = self._attempts.cancelled_error()
         error.__cause__ = failure
         return error
 
     async def _pause(self, error: ExspecError) -> None:
-        if self._has_events:
-            raise error
+        """Wait until the call is to be made again; raises `error` if it is not to be."""
         self._running = None
-        pause = self._attempts.pause_after(error)
+        pause = self._attempts.pause_before_next(self._course, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._cancelled.wait(), pause)
 

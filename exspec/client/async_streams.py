@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import Self
 
 from exspec.client.async_connection import AsyncConnection, AsyncEventCall
+from exspec.client.courses import BatchCourse, GenerationCourse
 from exspec.client.requests import BatchPlan, GeneratePlan
-from exspec.client.results import BatchFold, GenerationFold, GenerationResult
+from exspec.client.results import GenerationResult
 from exspec.client.stubs import AsyncStreamCall, AsyncStubs
 from exspec.core.errors import ExspecError
 from exspec.core.generation import BatchEvent, Delta, Event
 from exspec.v1 import generation_pb2 as pb
-from exspec.wire.convert_generation import event_from_message
 
 
 class AsyncGenerationStream:
@@ -24,11 +24,10 @@ class AsyncGenerationStream:
     """
 
     def __init__(self, connection: AsyncConnection, plan: GeneratePlan) -> None:
-        self._fold = GenerationFold(plan.call.request_id)
+        course = GenerationCourse(plan)
+        self._fold = course.fold
         attempts = connection.attempts(plan.call.request_id, plan.call.timeout)
-        self._call: AsyncEventCall[pb.GenerateRequest, pb.GenerateResponse, Event] = AsyncEventCall(
-            connection, _generate, plan.message, attempts, event_from_message
-        )
+        self._call = AsyncEventCall(connection, _generate, course, attempts)
 
     @property
     def request_id(self) -> str:
@@ -47,7 +46,6 @@ class AsyncGenerationStream:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while (event := await self._call.next()) is not None:
-            self._fold.add(event)
             yield event
 
     async def text_deltas(self) -> AsyncIterator[str]:
@@ -90,11 +88,10 @@ class AsyncBatchStream:
 
     def __init__(self, connection: AsyncConnection, plan: BatchPlan) -> None:
         self.request_id = plan.call.request_id
-        self._fold = BatchFold(self.request_id, len(plan.message.prompts))
+        course = BatchCourse(plan)
+        self._fold = course.fold
         attempts = connection.attempts(self.request_id, plan.call.timeout)
-        self._call: AsyncEventCall[
-            pb.GenerateBatchRequest, pb.GenerateBatchResponse, tuple[int, BatchEvent]
-        ] = AsyncEventCall(connection, _generate_batch, plan.message, attempts, self._fold.decode)
+        self._call = AsyncEventCall(connection, _generate_batch, course, attempts)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, BatchEvent]]:
         while (item := await self._call.next()) is not None:

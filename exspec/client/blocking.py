@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from exspec.client.attempts import ClientSettings, check_settings
+from exspec.client.attempts import Access, ClientSettings, check_settings
 from exspec.client.connection import Connection
 from exspec.client.requests import (
     GenerateOptions,
@@ -32,8 +32,10 @@ class Client:
     """A client of one coordinator. Threads may share it; close it, or use it in a `with` block.
 
     `timeout` (seconds, for a whole call) and `connect_timeout` (until somebody answers) can make a
-    call fail; at most `max_retries` more tries follow a failure that may pass. Every error is an
-    `exspec.ExspecError` and carries the request id.
+    call fail; at most `max_retries` more tries follow a failure that may pass. A generation whose
+    coordinator is lost goes on by itself if one is back within `resume_timeout` seconds (0: never).
+    `api_key` and `tls` (an `exspec.TlsConfig`; None is plain text) are what the coordinator asks
+    for. Every error is an `exspec.ExspecError` and carries the request id.
     """
 
     def __init__(
@@ -43,8 +45,17 @@ class Client:
         timeout: float = 600.0,
         connect_timeout: float = 5.0,
         max_retries: int = 2,
+        resume_timeout: float = 60.0,
+        **access: Unpack[Access],
     ) -> None:
-        settings = ClientSettings(address or DEFAULT_ADDRESS, timeout, connect_timeout, max_retries)
+        settings = ClientSettings(
+            address or DEFAULT_ADDRESS,
+            timeout,
+            connect_timeout,
+            max_retries,
+            resume_timeout,
+            **access,
+        )
         self._connection = Connection(check_settings(settings), monotonic)
 
     @property
@@ -105,6 +116,16 @@ class Client:
         answer = self._connection.call(self._connection.stubs.cluster_status, request, attempts)
         return status_from_message(answer)
 
+    def drain_worker(self, worker_id: str, *, timeout: float | None = None) -> int:
+        """Let a worker go: no new rows at once, the rest is moved, then it stops by itself.
+
+        Returns how many sequences were moved, once none is left. Asked again it goes on waiting.
+        """
+        request = registry_pb2.DrainWorkerRequest(worker_id=worker_id)
+        attempts = self._connection.attempts("", timeout)
+        answer = self._connection.call(self._connection.stubs.drain_worker, request, attempts)
+        return answer.num_moved_sequences
+
     def wait_until_ready(self, timeout: float = 60.0) -> ClusterStatus:
         """Wait until requests can be served; UnavailableError says what is missing if they cannot.
 
@@ -122,7 +143,9 @@ class Client:
             time.sleep(READY_POLL_SECONDS)
 
     def close(self) -> None:
-        """Drop the connection. Calls after this raise RuntimeError."""
+        """Drop the connection; running calls end with RequestCancelledError, later ones are refused
+        with RuntimeError.
+        """
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import grpc
 
 from exspec.client.attempts import Attempts, ClientSettings
+from exspec.client.courses import Course
 from exspec.client.stubs import MessageStream, StreamCall, Stubs, UnaryCall
-from exspec.core.errors import ExspecError, RequestCancelledError, UnavailableError
+from exspec.core.errors import ExspecError, UnavailableError
 from exspec.runtime.clock import Clock
 from exspec.v1 import generation_pb2 as pb
 from exspec.wire.channel import open_channel
@@ -26,14 +26,14 @@ class Connection:
     def __init__(self, settings: ClientSettings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        self._channel = open_channel(settings.address)
-        self.stubs = Stubs(self._channel)
+        self._channel = open_channel(settings.address, settings.tls)
+        self.stubs = Stubs(self._channel, settings.metadata)
         self._is_connected = False
-        self._is_closed = False
+        self.is_closed = False
 
     def close(self) -> None:
         """Drop the channel; running calls end with RequestCancelledError."""
-        self._is_closed = True
+        self.is_closed = True
         self._channel.close()
 
     def attempts(self, request_id: str, timeout: float | None) -> Attempts:
@@ -55,7 +55,7 @@ class Connection:
 
     def connect(self, attempts: Attempts) -> None:
         """Make sure that somebody answers; UnavailableError names the address if nobody does."""
-        if self._is_closed:
+        if self.is_closed:
             raise RuntimeError("the client is closed")
         if self._is_connected:
             return
@@ -63,6 +63,8 @@ class Connection:
             self.stubs.list_models(pb.ListModelsRequest(), timeout=attempts.connect_seconds())
         except grpc.RpcError as failure:
             error = attempts.connect_error(failure)
+            if self.is_closed:
+                error = attempts.cancelled_error()
             if error is not None:
                 raise error from failure
         self._is_connected = True
@@ -75,26 +77,25 @@ class Connection:
 
 
 class EventCall(Generic[Q, M, E]):
-    """One streaming call: started on first use, retried until its first event, read one by one.
+    """One generation, or batch, read event by event over as many calls as it takes.
 
-    Owns the running gRPC call. `cancel` may come from another thread.
+    Started on first use, made again as `Attempts` says. Owns the running gRPC call. `cancel` may
+    come from another thread.
     """
 
     def __init__(
         self,
         connection: Connection,
         method: StreamCall[Q, M],
-        request: Q,
+        course: Course[Q, M, E],
         attempts: Attempts,
-        decode: Callable[[M], E],
     ) -> None:
         self._connection = connection
         self._method = method
-        self._request = request
+        self._course = course
         self._attempts = attempts
-        self._decode = decode
         self._running: MessageStream[M] | None = None
-        self._has_events = False
+        self._was_sent = False
         self._cancelled = threading.Event()
         self._failure: ExspecError | None = None
         self._is_over = False
@@ -103,7 +104,9 @@ class EventCall(Generic[Q, M, E]):
         """Send the request, if it is not sent yet."""
         if self._running is None:
             self._connection.connect(self._attempts)
-            self._running = self._method(self._request, timeout=self._attempts.remaining())
+            self._was_sent = True
+            request, timeout = self._course.request(), self._attempts.remaining()
+            self._running = self._method(request, timeout=timeout)
             if self._cancelled.is_set():  # meanwhile, by another thread
                 self._running.cancel()
 
@@ -130,37 +133,46 @@ class EventCall(Generic[Q, M, E]):
         if not self._is_over and self._failure is None:
             self.cancel()
 
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether this side wants no more of it."""
+        return self._cancelled.is_set() or (self._was_sent and self._connection.is_closed)
+
     def _read(self) -> E | None:
         while True:
-            if self._cancelled.is_set():
+            if self._is_stopped:
                 raise self._attempts.cancelled_error()
             try:
                 self.start()
                 assert self._running is not None
-                message = next(self._running)
+                event = self._course.take(next(self._running))
             except StopIteration:
-                self._is_over = True
-                return None
+                return self._end()
             except grpc.RpcError as failure:
+                if self._course.is_over:
+                    return self._end()
                 self._pause(self._error_of(failure))
             except UnavailableError as unreachable:
                 self._pause(unreachable)
             else:
-                self._has_events = True
-                return self._decode(message)
+                if event is not None:
+                    self._attempts.note_progress()
+                    return event
+
+    def _end(self) -> None:
+        self._is_over = True
 
     def _error_of(self, failure: grpc.RpcError) -> ExspecError:
         error = self._connection.note(self._attempts.error_of(failure))
-        if isinstance(error, RequestCancelledError) and self._cancelled.is_set():
+        if self._is_stopped:
             error = self._attempts.cancelled_error()
         error.__cause__ = failure
         return error
 
     def _pause(self, error: ExspecError) -> None:
-        if self._has_events:
-            raise error
+        """Wait until the call is to be made again; raises `error` if it is not to be."""
         self._running = None
-        self._cancelled.wait(self._attempts.pause_after(error))
+        self._cancelled.wait(self._attempts.pause_before_next(self._course, error))
 
     def _cancel_running(self) -> None:
         if self._running is not None:

@@ -6,6 +6,7 @@ For tests of code that uses the SDK: no model, no workers. Tokens are the UTF-8 
         fake.reply("Hello")
         assert client.generate("Hi").text == "Hello"
         fake.fail(QueueFullError("full", retry_after_seconds=2))
+        fake.reply("Hello", lose_after=3)  # the coordinator dies, and the client goes on
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from exspec.client.fake_answers import (
     FAKE_MODEL,
     BatchAnswer,
+    CoordinatorLost,
     FakeReply,
     SingleAnswer,
     default_status,
@@ -30,7 +32,7 @@ from exspec.client.fake_answers import (
     tokens_of,
 )
 from exspec.core.cluster import ClusterStatus
-from exspec.core.errors import ExspecError
+from exspec.core.errors import ExspecError, InvalidRequestError
 from exspec.core.generation import GenerationRequest
 from exspec.v1 import generation_pb2 as pb
 from exspec.v1 import generation_pb2_grpc, registry_pb2, registry_pb2_grpc
@@ -41,9 +43,9 @@ from exspec.wire.convert_generation import (
     batch_item,
     check_batch,
     event_to_message,
-    prompt_from_message,
     request_from_message,
 )
+from exspec.wire.convert_prompt import prompt_from_message
 from exspec.wire.status import to_status
 
 _OPTIONS = (
@@ -58,15 +60,17 @@ class FakeCoordinator:
     """The server and its script. Owns both; start it with `with`, or with `start` and `stop`.
 
     `port` 0 takes a free one. Without a script every prompt is answered with `default_text`.
-    `requests` are those received, in order; `status` is what `cluster_status` answers and may be
-    set.
+    `requests` are those received, in order, and `drained` the workers that were drained; `status`
+    is what `cluster_status` answers and may be set.
     """
 
     def __init__(self, *, port: int = 0, default_text: str = "ok", num_threads: int = 8) -> None:
         self.requests: list[GenerationRequest] = []
+        self.drained: list[str] = []
         self.status: ClusterStatus = default_status()
         self._default_text = default_text
         self._script: deque[FakeReply] = deque()
+        self._lost: list[CoordinatorLost] = []
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._cancelled = threading.Semaphore(0)
@@ -80,9 +84,16 @@ class FakeCoordinator:
         """host:port to give to a client."""
         return f"127.0.0.1:{self._port}"
 
-    def reply(self, text: str, *, delay_seconds: float = 0.0) -> None:
-        """Answer the next prompt that has no answer yet with `text`, a pause before each token."""
-        self.script(FakeReply(text, delay_seconds=delay_seconds))
+    def reply(
+        self, text: str, *, delay_seconds: float = 0.0, lose_after: int | None = None
+    ) -> None:
+        """Answer the next prompt that has no answer yet with `text`, a pause before each token.
+
+        `lose_after`: characters after which the coordinator is lost, for those who have not got
+        the rest; who resumes gets it.
+        """
+        planned = () if lose_after is None else (lose_after,)
+        self.script(FakeReply(text, delay_seconds=delay_seconds, lose_after=planned))
 
     def fail(self, error: ExspecError, *, after_text: str = "") -> None:
         """Fail the next prompt that has no answer yet, after `after_text` if there is one."""
@@ -112,8 +123,13 @@ class FakeCoordinator:
         request = request_from_message(message)
         with self._lock:
             self.requests.append(request)
-            reply = self._script.popleft() if self._script else FakeReply(self._default_text)
+            reply = self._next_reply(request)
         return SingleAnswer(request, reply, self._stopping)
+
+    def note_loss(self, lost: CoordinatorLost) -> None:
+        """A call broke as planned."""
+        with self._lock:
+            self._lost.append(lost)
 
     def note_end(self, *, was_cancelled: bool) -> None:
         """A call ended."""
@@ -131,6 +147,13 @@ class FakeCoordinator:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def _next_reply(self, request: GenerationRequest) -> FakeReply:
+        for lost in self._lost:
+            if request.resume is not None and lost.prompt == request.prompt:
+                self._lost.remove(lost)
+                return lost.rest
+        return self._script.popleft() if self._script else FakeReply(self._default_text)
 
     def _add_services(self) -> None:
         generation = _Generation(self)
@@ -158,6 +181,8 @@ class _Generation:
                 yield event_to_message(event)
         except ExspecError as error:
             context.abort_with_status(to_status(error))
+        except CoordinatorLost as lost:
+            self._break(context, lost)
         finally:
             self._fake.note_end(was_cancelled=not context.is_active())
 
@@ -173,8 +198,15 @@ class _Generation:
                 yield batch_event_to_message(index, event)
         except ExspecError as error:
             context.abort_with_status(to_status(error))
+        except CoordinatorLost as lost:
+            self._break(context, lost)
         finally:
             self._fake.note_end(was_cancelled=not context.is_active())
+
+    def _break(self, context: Any, lost: CoordinatorLost) -> None:  # noqa: ANN401
+        """End a call as the library does when the connection is gone: a status without details."""
+        self._fake.note_loss(lost)
+        context.abort(grpc.StatusCode.UNAVAILABLE, str(lost))
 
     def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:  # noqa: ANN401, ARG002, N802
         return pb.ListModelsResponse(models=[FAKE_MODEL])
@@ -203,3 +235,16 @@ class _Admin:
         context: Any,  # noqa: ANN401, ARG002
     ) -> registry_pb2.GetClusterStatusResponse:
         return status_to_message(self._fake.status)
+
+    def DrainWorker(  # noqa: N802
+        self,
+        request: registry_pb2.DrainWorkerRequest,
+        context: Any,  # noqa: ANN401
+    ) -> registry_pb2.DrainWorkerResponse | None:
+        for one in self._fake.status.workers:
+            if one.worker.worker_id == request.worker_id:
+                self._fake.drained.append(request.worker_id)
+                return registry_pb2.DrainWorkerResponse(num_moved_sequences=one.num_sequences)
+        error = InvalidRequestError(f"worker {request.worker_id!r} is not known", field="worker_id")
+        context.abort_with_status(to_status(error))
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from exspec.core.acceptance import FinishReason
 from exspec.core.cluster import ClusterStatus
@@ -27,6 +27,7 @@ from exspec.core.generation import (
 from exspec.v1 import generation_pb2 as pb
 
 FAKE_MODEL_NAME = "fake-model"
+FAKE_FINGERPRINT = "fake-fingerprint"
 FAKE_MODEL = pb.ServedModel(
     name=FAKE_MODEL_NAME, max_length=2048, stop_token_ids=[0], vocab_size=256
 )
@@ -36,13 +37,25 @@ FAKE_MODEL = pb.ServedModel(
 class FakeReply:
     """One scripted answer: `text`, a pause before each token of it, then an error if there is one.
 
-    The text comes as one delta per character. `max_tokens` of the request cuts it.
+    The text comes as one delta per character. `max_tokens` of the request cuts it. Each of
+    `lose_after` is a number of characters after which the coordinator is lost once: the call
+    breaks, and a client that resumes it gets the rest.
     """
 
     text: str = ""
     error: ExspecError | None = None
     delay_seconds: float = 0.0
+    lose_after: tuple[int, ...] = ()
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
+
+
+class CoordinatorLost(Exception):  # noqa: N818 - it is no error of ours, but the end of a call
+    """The planned loss of the coordinator; `rest` is the reply to who resumes the prompt."""
+
+    def __init__(self, prompt: Prompt, rest: FakeReply) -> None:
+        super().__init__("the coordinator was lost, as planned")
+        self.prompt = prompt
+        self.rest = rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +71,11 @@ class SingleAnswer:
         error = self.reply.error
         if error is not None and not self.reply.text:
             raise self._named(error)
-        prompt_length = len(tokens_of(prompt_text(self.request.prompt)))
-        yield Started(self.request.request_id, FAKE_MODEL_NAME, prompt_length)
-        num_tokens = 0
+        yield self._started()
+        num_tokens = 0 if self.request.resume is None else len(self.request.resume.token_ids)
         finish = FinishReason.STOP_TOKEN
-        for character in self.reply.text:
+        for index, character in enumerate(self.reply.text):
+            self._lose_if_planned(index)
             self._pause(is_active)
             if not is_active():
                 return
@@ -72,9 +85,33 @@ class SingleAnswer:
                 break
             num_tokens += len(tokens)
             yield Delta(character, tokens)
+        self._lose_if_planned(len(self.reply.text))
         if error is not None:
             raise self._named(error)
-        yield Completed(finish, Usage(prompt_length, num_tokens), self.reply.speculation)
+        yield Completed(finish, Usage(self._prompt_length, num_tokens), self.reply.speculation)
+
+    @property
+    def _prompt_length(self) -> int:
+        return len(tokens_of(prompt_text(self.request.prompt)))
+
+    def _started(self) -> Started:
+        return Started(
+            self.request.request_id,
+            FAKE_MODEL_NAME,
+            self._prompt_length,
+            FAKE_FINGERPRINT,
+            self.request.sampling.max_tokens,
+        )
+
+    def _lose_if_planned(self, num_characters: int) -> None:
+        planned = self.reply.lose_after
+        if planned and planned[0] <= num_characters:
+            rest = replace(
+                self.reply,
+                text=self.reply.text[num_characters:],
+                lose_after=tuple(place - num_characters for place in planned[1:]),
+            )
+            raise CoordinatorLost(self.request.prompt, rest)
 
     def _pause(self, is_active: Callable[[], bool]) -> None:
         """Wait in small steps, so that a caller who left is noticed."""

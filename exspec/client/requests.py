@@ -9,7 +9,9 @@ import operator
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, cast
+from typing import TypedDict, TypeVar, cast
+
+from google.protobuf.message import Message
 
 from exspec.core.errors import InvalidRequestError
 from exspec.core.generation import (
@@ -27,15 +29,18 @@ from exspec.core.params import (
     check_priority,
 )
 from exspec.v1 import generation_pb2 as pb
+from exspec.wire.channel import MAX_REQUEST_BYTES
 from exspec.wire.convert_generation import (
-    prompt_to_message,
     request_to_message,
     sampling_to_message,
     speculation_to_message,
 )
+from exspec.wire.convert_prompt import check_num_ids, prompt_to_message
 
 PromptInput = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]] | Prompt
 """Text, token ids, or a conversation (the model's chat template is applied by the coordinator)."""
+
+M = TypeVar("M", bound=Message)
 
 _MAX_TOKEN_ID = 2**32 - 1
 _MAX_COUNT = 2**31 - 1
@@ -109,7 +114,7 @@ def plan_generate(prompt: PromptInput, options: GenerateOptions) -> GeneratePlan
             has_max_tokens=given.max_tokens is not None,
             priority=given.priority,
         )
-        return GeneratePlan(given.call(), request_to_message(request))
+        return GeneratePlan(given.call(), _sized(request_to_message(request), "prompt"))
     except (InvalidRequestError, ValueError) as error:
         raise _with_id(error, given.request_id) from error
 
@@ -129,19 +134,21 @@ def plan_batch(prompts: Sequence[PromptInput], options: GenerateOptions) -> Batc
         )
         if given.max_tokens is None:
             message.sampling.ClearField("max_tokens")
-        return BatchPlan(given.call(), message)
+        return BatchPlan(given.call(), _sized(message, "prompts"))
     except (InvalidRequestError, ValueError) as error:
         raise _with_id(error, given.request_id) from error
 
 
 def plan_tokenize(prompt: PromptInput, model: str) -> pb.TokenizeRequest:
     """Text or chat to be tokenized, as it travels."""
-    return pb.TokenizeRequest(model=model, prompt=prompt_to_message(parse_prompt(prompt)))
+    message = pb.TokenizeRequest(model=model, prompt=prompt_to_message(parse_prompt(prompt)))
+    return _sized(message, "prompt")
 
 
 def plan_detokenize(token_ids: Sequence[int], model: str) -> pb.DetokenizeRequest:
     """Token ids to be turned into text, as they travel."""
-    return pb.DetokenizeRequest(model=model, token_ids=_ids(token_ids, "token_ids"))
+    message = pb.DetokenizeRequest(model=model, token_ids=_ids(token_ids, "token_ids"))
+    return _sized(message, "token_ids")
 
 
 def parse_prompt(prompt: PromptInput) -> Prompt:
@@ -207,7 +214,19 @@ def _prompts(prompts: Sequence[PromptInput]) -> list[pb.Prompt]:
     return [prompt_to_message(parse_prompt(prompt)) for prompt in prompts]
 
 
+def _sized(message: M, field: str) -> M:
+    """The message, if the coordinator takes one so large."""
+    if (num_bytes := message.ByteSize()) > MAX_REQUEST_BYTES:
+        raise InvalidRequestError(
+            f"the request has {num_bytes} bytes with its {field}; a coordinator takes "
+            f"{MAX_REQUEST_BYTES}",
+            field=field,
+        )
+    return message
+
+
 def _items(prompt: object) -> list[object]:
+    check_num_ids("prompt", operator.length_hint(prompt))
     try:
         return list(cast("Sequence[object]", prompt))
     except TypeError as error:
@@ -232,6 +251,7 @@ def _message(item: object) -> ChatMessage:
 
 
 def _ids(token_ids: Sequence[int], field: str) -> tuple[int, ...]:
+    check_num_ids(field, operator.length_hint(token_ids))
     try:
         ids = tuple(operator.index(token_id) for token_id in token_ids)
     except TypeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from exspec.core.acceptance import FinishReason
 from exspec.core.errors import ExspecError, ProtocolError
@@ -14,17 +14,22 @@ from exspec.core.generation import (
     Event,
     Failed,
     RequestTimings,
+    Resume,
     SpeculationStats,
     Started,
     Usage,
 )
 from exspec.v1 import generation_pb2 as pb
-from exspec.wire.convert_generation import batch_event_from_message
+from exspec.wire.convert_prompt import resume_to_message
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """A finished generation. `text` has no special tokens; `token_ids` are all generated ones."""
+    """A finished generation. `text` has no special tokens; `token_ids` are all generated ones.
+
+    `num_resumes`: how often its coordinator was lost and it went on; `speculation` and `timings`
+    are those of the last part.
+    """
 
     request_id: str
     model: str
@@ -35,6 +40,7 @@ class GenerationResult:
     speculation: SpeculationStats
     timings: RequestTimings
     stop_string: str = ""
+    num_resumes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +63,57 @@ class ServedModel:
 
 @dataclass(slots=True)
 class GenerationFold:
-    """Gathers the events of one generation. Owns what has arrived so far."""
+    """Gathers the events of one generation, over as many calls as it took. Owns what arrived."""
 
     request_id: str
     started: Started | None = None
     completed: Completed | None = None
     texts: list[str] = field(default_factory=list[str])
     token_ids: list[int] = field(default_factory=list[int])
+    num_resumes: int = 0
 
-    def add(self, event: Event) -> None:
-        """Take the next event; ProtocolError when it cannot come now."""
+    def add(self, event: Event) -> bool:
+        """Take the next event; whether it is news, which the start of a resumed call is not.
+
+        Raises:
+            ProtocolError: it cannot come now.
+        """
         if self.completed is not None:
             raise ProtocolError("an event came after the last one", request_id=self.request_id)
         match event:
             case Started():
-                self.started = event
+                return self._start(event)
             case Delta():
                 self.texts.append(event.text)
                 self.token_ids.extend(event.token_ids)
             case Completed():
                 self.completed = event
+        return True
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a coordinator could go on with it: nothing has arrived, or also how."""
+        if self.started is None:
+            return not self.token_ids
+        return bool(self.started.model_fingerprint)
+
+    @property
+    def model(self) -> str:
+        """The served name, which the coordinator may have chosen; empty before the start."""
+        return "" if self.started is None else self.started.model
+
+    def resume(self) -> pb.Resume:
+        """What a coordinator needs to go on with it."""
+        if self.started is None:
+            return pb.Resume()
+        return resume_to_message(
+            Resume(
+                tuple(self.token_ids),
+                self.started.model_fingerprint,
+                self.started.max_tokens,
+                self.started.prompt_sha256,
+            )
+        )
 
     @property
     def text(self) -> str:
@@ -99,7 +136,19 @@ class GenerationFold:
             speculation=self.completed.speculation,
             timings=self.completed.timings,
             stop_string=self.completed.stop_string,
+            num_resumes=self.num_resumes,
         )
+
+    def _start(self, event: Started) -> bool:
+        if self.started is None:
+            self.started = event
+            return True
+        if event.model_fingerprint != self.started.model_fingerprint:
+            raise ProtocolError(
+                "the generation was begun again instead of resumed", request_id=self.request_id
+            )
+        self.num_resumes += 1
+        return False
 
 
 class BatchFold:
@@ -110,32 +159,58 @@ class BatchFold:
         self._folds = [GenerationFold(f"{request_id}-{i}") for i in range(num_prompts)]
         self._errors: dict[int, ExspecError] = {}
 
-    def decode(self, message: pb.GenerateBatchResponse) -> tuple[int, BatchEvent]:
-        """The next event with its prompt's index; an error gets its prompt's request id."""
-        if message.index >= len(self._folds):
-            raise ProtocolError(
-                f"an event for prompt {message.index} of {len(self._folds)}",
-                request_id=self._request_id,
-            )
-        event = batch_event_from_message(message)
-        fold = self._folds[message.index]
-        if isinstance(event, Failed):
-            event.error.request_id = event.error.request_id or fold.request_id
-            self._errors[message.index] = event.error
-        else:
-            fold.add(event)
-        return message.index, event
+    def add(self, index: int, event: BatchEvent) -> BatchEvent | None:
+        """Take prompt `index`'s next event; it gets its prompt's request id. None: no news."""
+        fold = self._folds[index]
+        match event:
+            case Failed():
+                event.error.request_id = fold.request_id
+                self._errors[index] = event.error
+                return event
+            case Started():
+                event = replace(event, request_id=fold.request_id)
+            case _:
+                pass
+        return event if fold.add(event) else None
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Prompts whose result is not known."""
+        return tuple(
+            index
+            for index, fold in enumerate(self._folds)
+            if fold.completed is None and index not in self._errors
+        )
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a coordinator could go on with what is not finished."""
+        return all(self._folds[index].can_resume for index in self.unfinished)
+
+    @property
+    def model(self) -> str:
+        """The served name, which the coordinator may have chosen; empty before any start."""
+        return next((fold.model for fold in self._folds if fold.model), "")
+
+    def resume(self, index: int) -> pb.Resume:
+        """What a coordinator needs to go on with a prompt.
+
+        Of one that has not started, only the model that began the others must be the same.
+        """
+        if self._folds[index].started is not None:
+            return self._folds[index].resume()
+        started = next((fold.started for fold in self._folds if fold.started), None)
+        return pb.Resume(model_fingerprint=started.model_fingerprint if started else "")
 
     @property
     def has_ended_prompts(self) -> bool:
         """Whether the result of any prompt is known."""
-        return bool(self._errors) or any(fold.completed for fold in self._folds)
+        return len(self.unfinished) < len(self._folds)
 
     def fail_rest(self, error: ExspecError) -> None:
         """The call died: prompts that have not ended fail with it."""
-        for index, fold in enumerate(self._folds):
-            if fold.completed is None:
-                self._errors.setdefault(index, error)
+        for index in self.unfinished:
+            self._errors[index] = error
 
     def results(self) -> list[GenerationResult | ExspecError]:
         """Per prompt, in order, its result or its error."""

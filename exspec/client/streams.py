@@ -7,12 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from exspec.client.connection import Connection, EventCall
+from exspec.client.courses import BatchCourse, GenerationCourse
 from exspec.client.requests import BatchPlan, GeneratePlan
-from exspec.client.results import BatchFold, GenerationFold, GenerationResult
+from exspec.client.results import GenerationResult
 from exspec.core.errors import ExspecError
 from exspec.core.generation import BatchEvent, Delta, Event
-from exspec.v1 import generation_pb2 as pb
-from exspec.wire.convert_generation import event_from_message
 
 
 class GenerationStream:
@@ -23,11 +22,10 @@ class GenerationStream:
     """
 
     def __init__(self, connection: Connection, plan: GeneratePlan) -> None:
-        self._fold = GenerationFold(plan.call.request_id)
+        course = GenerationCourse(plan)
+        self._fold = course.fold
         attempts = connection.attempts(plan.call.request_id, plan.call.timeout)
-        self._call: EventCall[pb.GenerateRequest, pb.GenerateResponse, Event] = EventCall(
-            connection, connection.stubs.generate, plan.message, attempts, event_from_message
-        )
+        self._call = EventCall(connection, connection.stubs.generate, course, attempts)
 
     @property
     def request_id(self) -> str:
@@ -46,7 +44,6 @@ class GenerationStream:
 
     def __iter__(self) -> Iterator[Event]:
         while (event := self._call.next()) is not None:
-            self._fold.add(event)
             yield event
 
     def text_deltas(self) -> Iterator[str]:
@@ -89,13 +86,10 @@ class BatchStream:
 
     def __init__(self, connection: Connection, plan: BatchPlan) -> None:
         self.request_id = plan.call.request_id
-        self._fold = BatchFold(self.request_id, len(plan.message.prompts))
+        course = BatchCourse(plan)
+        self._fold = course.fold
         attempts = connection.attempts(self.request_id, plan.call.timeout)
-        self._call: EventCall[
-            pb.GenerateBatchRequest, pb.GenerateBatchResponse, tuple[int, BatchEvent]
-        ] = EventCall(
-            connection, connection.stubs.generate_batch, plan.message, attempts, self._fold.decode
-        )
+        self._call = EventCall(connection, connection.stubs.generate_batch, course, attempts)
 
     def __iter__(self) -> Iterator[tuple[int, BatchEvent]]:
         while (item := self._call.next()) is not None:

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 import grpc
@@ -16,6 +17,20 @@ from exspec.v1 import generation_pb2_grpc, registry_pb2, registry_pb2_grpc
 M = TypeVar("M")
 M_co = TypeVar("M_co", covariant=True)
 Q_contra = TypeVar("Q_contra", contravariant=True)
+
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class _Calls:
+    """The methods of a stub, each with the same metadata."""
+
+    def __init__(self, stub: object, metadata: Metadata) -> None:
+        self._stub = stub
+        self._metadata = metadata
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(getattr(self._stub, name), metadata=self._metadata)
 
 
 class UnaryCall(Protocol[Q_contra, M_co]):
@@ -60,9 +75,11 @@ class AsyncStreamCall(Protocol[Q_contra, M_co]):
 class Stubs:
     """The methods of a coordinator, blocking."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
-        stub: Any = cast("Any", generation_pb2_grpc).GenerationServiceStub(channel)
-        admin: Any = cast("Any", registry_pb2_grpc).AdminServiceStub(channel)
+    def __init__(self, channel: grpc.Channel, metadata: Metadata = ()) -> None:
+        stub: Any = _Calls(
+            cast("Any", generation_pb2_grpc).GenerationServiceStub(channel), metadata
+        )
+        admin: Any = _Calls(cast("Any", registry_pb2_grpc).AdminServiceStub(channel), metadata)
         self.generate: StreamCall[pb.GenerateRequest, pb.GenerateResponse] = stub.Generate
         self.generate_batch: StreamCall[pb.GenerateBatchRequest, pb.GenerateBatchResponse] = (
             stub.GenerateBatch
@@ -73,14 +90,19 @@ class Stubs:
         self.cluster_status: UnaryCall[
             registry_pb2.GetClusterStatusRequest, registry_pb2.GetClusterStatusResponse
         ] = admin.GetClusterStatus
+        self.drain_worker: UnaryCall[
+            registry_pb2.DrainWorkerRequest, registry_pb2.DrainWorkerResponse
+        ] = admin.DrainWorker
 
 
 class AsyncStubs:
     """The methods of a coordinator, awaited."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        stub: Any = cast("Any", generation_pb2_grpc).GenerationServiceStub(channel)
-        admin: Any = cast("Any", registry_pb2_grpc).AdminServiceStub(channel)
+    def __init__(self, channel: grpc.aio.Channel, metadata: Metadata = ()) -> None:
+        stub: Any = _Calls(
+            cast("Any", generation_pb2_grpc).GenerationServiceStub(channel), metadata
+        )
+        admin: Any = _Calls(cast("Any", registry_pb2_grpc).AdminServiceStub(channel), metadata)
         self.generate: AsyncStreamCall[pb.GenerateRequest, pb.GenerateResponse] = stub.Generate
         self.generate_batch: AsyncStreamCall[pb.GenerateBatchRequest, pb.GenerateBatchResponse] = (
             stub.GenerateBatch
@@ -95,3 +117,6 @@ class AsyncStubs:
         self.cluster_status: AsyncUnaryCall[
             registry_pb2.GetClusterStatusRequest, registry_pb2.GetClusterStatusResponse
         ] = admin.GetClusterStatus
+        self.drain_worker: AsyncUnaryCall[
+            registry_pb2.DrainWorkerRequest, registry_pb2.DrainWorkerResponse
+        ] = admin.DrainWorker

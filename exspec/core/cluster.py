@@ -5,7 +5,8 @@ Values only; the coordinator fills them in, `exspec.wire.convert_cluster` carrie
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from exspec.core.ids import Role, WorkerId
@@ -17,7 +18,8 @@ class WorkerInfo:
     """A worker as it announces itself.
 
     `incarnation` is drawn at every start: another one means an empty KV cache. `kv_layout` is empty
-    for a worker without KV; `kv_bytes` are preallocated.
+    for a worker without KV; `kv_bytes` are preallocated. `draft_for` is the served name of the
+    model a draft worker drafts for; empty: whichever it fits.
     """
 
     worker_id: WorkerId
@@ -28,6 +30,7 @@ class WorkerInfo:
     model: ModelFacts
     kv_layout: str = ""
     kv_bytes: int = 0
+    draft_for: str = ""
 
 
 class WorkerState(Enum):
@@ -42,13 +45,14 @@ class WorkerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """`reason` says why a worker was refused or lost."""
+    """`reason` says why a worker takes no rows; `pool` is the served name it works for, if any."""
 
     worker: WorkerInfo
     state: WorkerState
     reason: str = ""
     num_sequences: int = 0
     heartbeat_age_seconds: float = 0.0
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,19 @@ class Totals:
     num_grouped_rounds: int = 0
     num_overdue_drafts: int = 0
     num_plain_row_rounds: int = 0
+
+    def since(self, before: Totals) -> Totals:
+        """What happened between two looks."""
+        names = [field.name for field in fields(Totals)]
+        return Totals(**{name: getattr(self, name) - getattr(before, name) for name in names})
+
+    @staticmethod
+    def sum_of(parts: Iterable[Totals]) -> Totals:
+        """All parts together."""
+        kept = tuple(parts)
+        return Totals(
+            **{one.name: sum(getattr(part, one.name) for part in kept) for one in fields(Totals)}
+        )
 
     @property
     def acceptance_length(self) -> float:
@@ -113,8 +130,29 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """One served model: its workers and its requests, apart from those of any other.
+
+    `num_targets` and `num_drafts` count connected workers that take rows.
+    """
+
+    name: str
+    is_ready: bool = False
+    num_targets: int = 0
+    num_drafts: int = 0
+    num_waiting: int = 0
+    num_running: int = 0
+    predicted_speedup: float = 0.0
+    measured_speedup: float = 0.0
+    totals: Totals = field(default_factory=Totals)
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The state of a cluster. `model` is empty until a target has joined.
+
+    `pools` has one entry per served model; the figures here are sums of theirs, the speedups means
+    by generated tokens, and `model` is their names with ", " between them.
 
     `speculation` is the setting as it was given ("auto", "5", …), `window_size` the most sequences
     in play on one target. Speedups are tokens per second with speculation over plain decoding, as
@@ -135,3 +173,4 @@ class ClusterStatus:
     measured_speedup: float = 0.0
     uptime_seconds: float = 0.0
     totals: Totals = field(default_factory=Totals)
+    pools: tuple[PoolStatus, ...] = ()

@@ -7,14 +7,19 @@ status, and the SDK raises the same class again at the caller. Only error classe
     ├── CallerError                 the request is at fault; repeating it is useless
     │   ├── InvalidRequestError     a field is out of bounds (names the field)
     │   │   └── ContextLengthError  prompt and max_tokens do not fit the model's context
+    │   ├── ResumeMismatchError     what is to be resumed was made by another model, or prompt
     │   ├── ModelNotFoundError      no such model is served, or its files are missing
-    │   └── UnsupportedModelError   the model cannot be served, for the reason given
+    │   ├── UnsupportedModelError   the model cannot be served, for the reason given
+    │   ├── AuthenticationError     the API key is missing, or not known
+    │   └── PermissionDeniedError   who calls is known, and may not call this
     ├── PeerError                   a worker, or its answer, is at fault
     │   ├── WorkerLostError         a process died or stopped answering
     │   ├── ProtocolError           a message that makes no sense at this point
     │   └── IncompatibleWorkerError draft and target do not fit each other
-    ├── CapacityError               try again later
-    │   ├── QueueFullError          (carries retry_after_seconds)
+    ├── CapacityError               try again later (carries retry_after_seconds)
+    │   ├── QueueFullError          too many requests wait
+    │   │   └── TooManyRequestsError    too many of them are this client's
+    │   ├── SlowReaderError         the client left its events unread for too long
     │   └── UnavailableError        no worker can take the request now
     ├── DeadlineExceededError       the caller's time ran out
     ├── RequestCancelledError       the caller went away
@@ -52,12 +57,24 @@ class ContextLengthError(InvalidRequestError):
     """The prompt, with what is to be generated, does not fit the context."""
 
 
+class ResumeMismatchError(CallerError):
+    """A generation cannot be resumed here: another model, or another prompt, made its tokens."""
+
+
 class ModelNotFoundError(CallerError):
     """The named model is not served here, or its files cannot be found."""
 
 
 class UnsupportedModelError(CallerError):
     """The model cannot be served exactly, for the reason in the message."""
+
+
+class AuthenticationError(CallerError):
+    """The API key is missing, or not one that is known."""
+
+
+class PermissionDeniedError(CallerError):
+    """The caller is known, and what was called is not for it."""
 
 
 class PeerError(ExspecError):
@@ -77,17 +94,39 @@ class IncompatibleWorkerError(PeerError):
 
 
 class CapacityError(ExspecError):
-    """Nothing is wrong with the request; try again later."""
+    """Nothing is wrong with the request; try again after `retry_after_seconds`.
+
+    0 seconds: nothing is known about when, and what was under way cannot be resumed.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after_seconds: float = 0.0, request_id: str = ""
+    ) -> None:
+        super().__init__(message, request_id=request_id)
+        self.retry_after_seconds = retry_after_seconds
 
 
-class QueueFullError(CapacityError):
-    """The waiting queue is full. Retry after `retry_after_seconds`."""
+class _ExhaustedError(CapacityError):
+    """A bound was reached that a later try may find free: never without a time to retry."""
 
     def __init__(
         self, message: str, *, retry_after_seconds: float = 1.0, request_id: str = ""
     ) -> None:
-        super().__init__(message, request_id=request_id)
-        self.retry_after_seconds = retry_after_seconds
+        super().__init__(
+            message, retry_after_seconds=retry_after_seconds or 1.0, request_id=request_id
+        )
+
+
+class QueueFullError(_ExhaustedError):
+    """The waiting queue is full."""
+
+
+class TooManyRequestsError(QueueFullError):
+    """One client has as many generations under way as it may."""
+
+
+class SlowReaderError(_ExhaustedError):
+    """The client left its events unread for too long, and was dropped."""
 
 
 class UnavailableError(CapacityError):

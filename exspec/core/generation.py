@@ -46,12 +46,26 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """What a client has of a generation whose call broke: its tokens, and what Started said.
+
+    `max_tokens` 0: decided anew; `prompt_sha256` empty: not compared.
+    """
+
+    token_ids: tuple[int, ...]
+    model_fingerprint: str
+    max_tokens: int = 0
+    prompt_sha256: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One generation. Empty `request_id`: drawn by the coordinator. Empty `model`: the only one.
 
     `sampling.max_tokens` is only the bound the client gave if `has_max_tokens`; else it may be
     lowered to what the context leaves. Lower `priority` is served sooner. Requests of one `group`
     share one turn in the queue; it does not travel, the servicer gives it to prompts of one batch.
+    `resume`: go on after these tokens instead of from the beginning.
 
     Raises:
         InvalidRequestError: when `priority` is out of bounds.
@@ -65,6 +79,7 @@ class GenerationRequest:
     has_max_tokens: bool = True
     priority: int = 0
     group: str = ""
+    resume: Resume | None = None
 
     def __post_init__(self) -> None:
         check_priority(self.priority)
@@ -108,11 +123,14 @@ class RequestTimings:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """First event: the request was accepted."""
+    """First event: the request was accepted. The last three are what a `Resume` needs."""
 
     request_id: str
     model: str
     num_prompt_tokens: int
+    model_fingerprint: str = ""
+    max_tokens: int = 0
+    prompt_sha256: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

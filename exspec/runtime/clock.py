@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 Clock = Callable[[], float]
 """Seconds on a clock that never goes back; only differences mean anything."""
@@ -12,3 +13,8 @@ Clock = Callable[[], float]
 def monotonic() -> float:
     """Seconds since some fixed moment of this process's life."""
     return time.perf_counter()
+
+
+def now() -> datetime:
+    """The date and time of the world, in UTC; for what outlives the process."""
+    return datetime.now(UTC)

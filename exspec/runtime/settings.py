@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Literal, NoReturn, TypeVar
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 EXIT_USAGE = 2
@@ -34,6 +34,25 @@ class ServiceSettings(BaseSettings):
         default=False,
         description="Listen in plain text beyond loopback: whoever reaches the port can use it.",
     )
+    ssl_certfile: str = Field(
+        "", description="PEM file with the certificate of this service; empty: plain text."
+    )
+    ssl_keyfile: str = Field("", description="PEM file with the key of the certificate.")
+    ssl_ca_certs: str = Field(
+        "", description="PEM file with the authority that peers' certificates must be signed by."
+    )
+    reflection: bool = Field(
+        default=True,
+        description="Let callers list the services (gRPC reflection). With TLS: only if asked for.",
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address to serve metrics on.")
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port for Prometheus (HTTP; HTTPS with client certificates if TLS files are "
+        "given); 0 takes a free one. Default: none.",
+    )
     grace_seconds: float = Field(
         10.0, ge=0, description="Seconds that running calls get when the process is told to stop."
     )
@@ -42,15 +61,39 @@ class ServiceSettings(BaseSettings):
     )
     log_format: Literal["text", "json"] = Field("text", description="How log lines look.")
     port_file: str = Field(
-        "", description="File to write the address listened on to, once it is known; empty: none."
+        "",
+        description="File to write the address listened on to, once it is known; a second port's "
+        "goes on a second line. Empty: none.",
     )
+
+    @model_validator(mode="after")
+    def _certificates_make_sense(self) -> ServiceSettings:
+        given = (self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs)
+        if any(given) and not all(given):
+            raise ValueError(
+                "--ssl-certfile, --ssl-keyfile and --ssl-ca-certs: give all three, or none"
+            )
+        return self
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether ports speak TLS."""
+        return bool(self.ssl_certfile)
+
+    @property
+    def has_reflection(self) -> bool:
+        """Whether callers may list the services."""
+        is_asked_for = "reflection" in self.model_fields_set
+        return self.reflection and (is_asked_for or not self.has_tls)
 
 
 class WorkerSettings(ServiceSettings):
     """What every worker can be told."""
 
     coordinator: str = Field(
-        "127.0.0.1:50050", description="host:port of the coordinator to register with."
+        "127.0.0.1:50050",
+        description="host:port of the coordinator to register with: its cluster port, or its only "
+        "one.",
     )
     advertise: str = Field(
         "",

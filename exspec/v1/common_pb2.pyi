@@ -60,7 +60,7 @@ class ModelInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_size: _Optional[int] = ..., tokenizer_sha256: _Optional[str] = ..., max_length: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., num_parameters: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "role", "address", "num_slots", "model", "kv_layout", "kv_bytes")
+    __slots__ = ("worker_id", "incarnation", "role", "address", "num_slots", "model", "kv_layout", "kv_bytes", "draft_for")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class WorkerInfo(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     KV_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FOR_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: str
     role: Role
@@ -77,7 +78,8 @@ class WorkerInfo(_message.Message):
     model: ModelInfo
     kv_layout: str
     kv_bytes: int
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., num_slots: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., kv_layout: _Optional[str] = ..., kv_bytes: _Optional[int] = ...) -> None: ...
+    draft_for: str
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., num_slots: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., kv_layout: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., draft_for: _Optional[str] = ...) -> None: ...
 
 class EntryKey(_message.Message):
     __slots__ = ("sequence_id", "epoch", "round_index")

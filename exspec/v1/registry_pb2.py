@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from exspec.v1 import common_pb2 as exspec_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65xspec/v1/registry.proto\x12\texspec.v1\x1a\x16\x65xspec/v1/common.proto\"8\n\x0fRegisterRequest\x12%\n\x06worker\x18\x01 \x01(\x0b\x32\x15.exspec.v1.WorkerInfo\"D\n\x10RegisterResponse\x12\x15\n\rlease_seconds\x18\x01 \x01(\x01\x12\x19\n\x11heartbeat_seconds\x18\x02 \x01(\x01\":\n\x10HeartbeatRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"%\n\x11HeartbeatResponse\x12\x10\n\x08is_known\x18\x01 \x01(\x08\"6\n\x0c\x44rainRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\",\n\rDrainResponse\x12\x1b\n\x13num_moved_sequences\x18\x01 \x01(\r\"\x19\n\x17GetClusterStatusRequest\"\xa2\x01\n\x0cWorkerStatus\x12%\n\x06worker\x18\x01 \x01(\x0b\x32\x15.exspec.v1.WorkerInfo\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.exspec.v1.WorkerState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x15\n\rnum_sequences\x18\x04 \x01(\r\x12\x1d\n\x15heartbeat_age_seconds\x18\x05 \x01(\x01\"\xdf\x03\n\x06Totals\x12\x14\n\x0cnum_requests\x18\x01 \x01(\x04\x12\x1b\n\x13num_failed_requests\x18\x02 \x01(\x04\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\x04\x12\x1c\n\x14num_generated_tokens\x18\x04 \x01(\x04\x12\x12\n\nnum_rounds\x18\x05 \x01(\x04\x12\x16\n\x0enum_row_rounds\x18\x06 \x01(\x04\x12\x18\n\x10num_draft_tokens\x18\x07 \x01(\x04\x12\x1b\n\x13num_accepted_tokens\x18\x08 \x01(\x04\x12\x1a\n\x12num_draft_failures\x18\t \x01(\x04\x12\x15\n\rround_seconds\x18\n \x01(\x01\x12\x15\n\rdraft_seconds\x18\x0b \x01(\x01\x12\x16\n\x0everify_seconds\x18\x0c \x01(\x01\x12\x15\n\ralign_seconds\x18\r \x01(\x01\x12\x16\n\x0enum_moved_rows\x18\x0e \x01(\x04\x12\x1f\n\x17worker_overhead_seconds\x18\x0f \x01(\x01\x12\x1a\n\x12num_grouped_rounds\x18\x10 \x01(\x04\x12\x1a\n\x12num_overdue_drafts\x18\x11 \x01(\x04\x12\x1c\n\x14num_plain_row_rounds\x18\x12 \x01(\x04\"\xfd\x02\n\x18GetClusterStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08is_ready\x18\x02 \x01(\x08\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12(\n\x07workers\x18\x05 \x03(\x0b\x32\x17.exspec.v1.WorkerStatus\x12\x13\n\x0bnum_waiting\x18\x06 \x01(\r\x12\x13\n\x0bnum_running\x18\x07 \x01(\r\x12\x13\n\x0bmax_waiting\x18\x08 \x01(\r\x12!\n\x06totals\x18\t \x01(\x0b\x32\x11.exspec.v1.Totals\x12\x16\n\x0euptime_seconds\x18\x0b \x01(\x01\x12\x13\n\x0bspeculation\x18\x0c \x01(\t\x12\x13\n\x0bwindow_size\x18\r \x01(\r\x12\x19\n\x11predicted_speedup\x18\x0e \x01(\x01\x12\x18\n\x10measured_speedup\x18\x0f \x01(\x01J\x04\x08\n\x10\x0bR\x16num_speculative_tokens*\xa9\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_JOINING\x10\x01\x12\x16\n\x12WORKER_STATE_READY\x10\x02\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x03\x12\x15\n\x11WORKER_STATE_LOST\x10\x04\x12\x18\n\x14WORKER_STATE_REFUSED\x10\x05\x32\xda\x01\n\x0fRegistryService\x12\x43\n\x08Register\x12\x1a.exspec.v1.RegisterRequest\x1a\x1b.exspec.v1.RegisterResponse\x12\x46\n\tHeartbeat\x12\x1b.exspec.v1.HeartbeatRequest\x1a\x1c.exspec.v1.HeartbeatResponse\x12:\n\x05\x44rain\x12\x17.exspec.v1.DrainRequest\x1a\x18.exspec.v1.DrainResponse2k\n\x0c\x41\x64minService\x12[\n\x10GetClusterStatus\x12\".exspec.v1.GetClusterStatusRequest\x1a#.exspec.v1.GetClusterStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65xspec/v1/registry.proto\x12\texspec.v1\x1a\x16\x65xspec/v1/common.proto\"8\n\x0fRegisterRequest\x12%\n\x06worker\x18\x01 \x01(\x0b\x32\x15.exspec.v1.WorkerInfo\"D\n\x10RegisterResponse\x12\x15\n\rlease_seconds\x18\x01 \x01(\x01\x12\x19\n\x11heartbeat_seconds\x18\x02 \x01(\x01\":\n\x10HeartbeatRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\":\n\x11HeartbeatResponse\x12\x10\n\x08is_known\x18\x01 \x01(\x08\x12\x13\n\x0bshould_stop\x18\x02 \x01(\x08\"6\n\x0c\x44rainRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\",\n\rDrainResponse\x12\x1b\n\x13num_moved_sequences\x18\x01 \x01(\r\"\'\n\x12\x44rainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"2\n\x13\x44rainWorkerResponse\x12\x1b\n\x13num_moved_sequences\x18\x01 \x01(\r\"\x19\n\x17GetClusterStatusRequest\"\xb0\x01\n\x0cWorkerStatus\x12%\n\x06worker\x18\x01 \x01(\x0b\x32\x15.exspec.v1.WorkerInfo\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.exspec.v1.WorkerState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x15\n\rnum_sequences\x18\x04 \x01(\r\x12\x1d\n\x15heartbeat_age_seconds\x18\x05 \x01(\x01\x12\x0c\n\x04pool\x18\x06 \x01(\t\"\xdf\x03\n\x06Totals\x12\x14\n\x0cnum_requests\x18\x01 \x01(\x04\x12\x1b\n\x13num_failed_requests\x18\x02 \x01(\x04\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\x04\x12\x1c\n\x14num_generated_tokens\x18\x04 \x01(\x04\x12\x12\n\nnum_rounds\x18\x05 \x01(\x04\x12\x16\n\x0enum_row_rounds\x18\x06 \x01(\x04\x12\x18\n\x10num_draft_tokens\x18\x07 \x01(\x04\x12\x1b\n\x13num_accepted_tokens\x18\x08 \x01(\x04\x12\x1a\n\x12num_draft_failures\x18\t \x01(\x04\x12\x15\n\rround_seconds\x18\n \x01(\x01\x12\x15\n\rdraft_seconds\x18\x0b \x01(\x01\x12\x16\n\x0everify_seconds\x18\x0c \x01(\x01\x12\x15\n\ralign_seconds\x18\r \x01(\x01\x12\x16\n\x0enum_moved_rows\x18\x0e \x01(\x04\x12\x1f\n\x17worker_overhead_seconds\x18\x0f \x01(\x01\x12\x1a\n\x12num_grouped_rounds\x18\x10 \x01(\x04\x12\x1a\n\x12num_overdue_drafts\x18\x11 \x01(\x04\x12\x1c\n\x14num_plain_row_rounds\x18\x12 \x01(\x04\"\xd7\x01\n\nPoolStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08is_ready\x18\x02 \x01(\x08\x12\x13\n\x0bnum_targets\x18\x03 \x01(\r\x12\x12\n\nnum_drafts\x18\x04 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x05 \x01(\r\x12\x13\n\x0bnum_running\x18\x06 \x01(\r\x12\x19\n\x11predicted_speedup\x18\x07 \x01(\x01\x12\x18\n\x10measured_speedup\x18\x08 \x01(\x01\x12!\n\x06totals\x18\t \x01(\x0b\x32\x11.exspec.v1.Totals\"\xa3\x03\n\x18GetClusterStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08is_ready\x18\x02 \x01(\x08\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12(\n\x07workers\x18\x05 \x03(\x0b\x32\x17.exspec.v1.WorkerStatus\x12\x13\n\x0bnum_waiting\x18\x06 \x01(\r\x12\x13\n\x0bnum_running\x18\x07 \x01(\r\x12\x13\n\x0bmax_waiting\x18\x08 \x01(\r\x12!\n\x06totals\x18\t \x01(\x0b\x32\x11.exspec.v1.Totals\x12\x16\n\x0euptime_seconds\x18\x0b \x01(\x01\x12\x13\n\x0bspeculation\x18\x0c \x01(\t\x12\x13\n\x0bwindow_size\x18\r \x01(\r\x12\x19\n\x11predicted_speedup\x18\x0e \x01(\x01\x12\x18\n\x10measured_speedup\x18\x0f \x01(\x01\x12$\n\x05pools\x18\x10 \x03(\x0b\x32\x15.exspec.v1.PoolStatusJ\x04\x08\n\x10\x0bR\x16num_speculative_tokens*\xa9\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_JOINING\x10\x01\x12\x16\n\x12WORKER_STATE_READY\x10\x02\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x03\x12\x15\n\x11WORKER_STATE_LOST\x10\x04\x12\x18\n\x14WORKER_STATE_REFUSED\x10\x05\x32\xda\x01\n\x0fRegistryService\x12\x43\n\x08Register\x12\x1a.exspec.v1.RegisterRequest\x1a\x1b.exspec.v1.RegisterResponse\x12\x46\n\tHeartbeat\x12\x1b.exspec.v1.HeartbeatRequest\x1a\x1c.exspec.v1.HeartbeatResponse\x12:\n\x05\x44rain\x12\x17.exspec.v1.DrainRequest\x1a\x18.exspec.v1.DrainResponse2\xb9\x01\n\x0c\x41\x64minService\x12[\n\x10GetClusterStatus\x12\".exspec.v1.GetClusterStatusRequest\x1a#.exspec.v1.GetClusterStatusResponse\x12L\n\x0b\x44rainWorker\x12\x1d.exspec.v1.DrainWorkerRequest\x1a\x1e.exspec.v1.DrainWorkerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'exspec.v1.registry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERSTATE']._serialized_start=1451
-  _globals['_WORKERSTATE']._serialized_end=1620
+  _globals['_WORKERSTATE']._serialized_start=1835
+  _globals['_WORKERSTATE']._serialized_end=2004
   _globals['_REGISTERREQUEST']._serialized_start=63
   _globals['_REGISTERREQUEST']._serialized_end=119
   _globals['_REGISTERRESPONSE']._serialized_start=121
@@ -41,21 +41,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEATREQUEST']._serialized_start=191
   _globals['_HEARTBEATREQUEST']._serialized_end=249
   _globals['_HEARTBEATRESPONSE']._serialized_start=251
-  _globals['_HEARTBEATRESPONSE']._serialized_end=288
-  _globals['_DRAINREQUEST']._serialized_start=290
-  _globals['_DRAINREQUEST']._serialized_end=344
-  _globals['_DRAINRESPONSE']._serialized_start=346
-  _globals['_DRAINRESPONSE']._serialized_end=390
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=392
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=417
-  _globals['_WORKERSTATUS']._serialized_start=420
-  _globals['_WORKERSTATUS']._serialized_end=582
-  _globals['_TOTALS']._serialized_start=585
-  _globals['_TOTALS']._serialized_end=1064
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=1067
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1448
-  _globals['_REGISTRYSERVICE']._serialized_start=1623
-  _globals['_REGISTRYSERVICE']._serialized_end=1841
-  _globals['_ADMINSERVICE']._serialized_start=1843
-  _globals['_ADMINSERVICE']._serialized_end=1950
+  _globals['_HEARTBEATRESPONSE']._serialized_end=309
+  _globals['_DRAINREQUEST']._serialized_start=311
+  _globals['_DRAINREQUEST']._serialized_end=365
+  _globals['_DRAINRESPONSE']._serialized_start=367
+  _globals['_DRAINRESPONSE']._serialized_end=411
+  _globals['_DRAINWORKERREQUEST']._serialized_start=413
+  _globals['_DRAINWORKERREQUEST']._serialized_end=452
+  _globals['_DRAINWORKERRESPONSE']._serialized_start=454
+  _globals['_DRAINWORKERRESPONSE']._serialized_end=504
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=506
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=531
+  _globals['_WORKERSTATUS']._serialized_start=534
+  _globals['_WORKERSTATUS']._serialized_end=710
+  _globals['_TOTALS']._serialized_start=713
+  _globals['_TOTALS']._serialized_end=1192
+  _globals['_POOLSTATUS']._serialized_start=1195
+  _globals['_POOLSTATUS']._serialized_end=1410
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=1413
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1832
+  _globals['_REGISTRYSERVICE']._serialized_start=2007
+  _globals['_REGISTRYSERVICE']._serialized_end=2225
+  _globals['_ADMINSERVICE']._serialized_start=2228
+  _globals['_ADMINSERVICE']._serialized_end=2413
 # @@protoc_insertion_point(module_scope)

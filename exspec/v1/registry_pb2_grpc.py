@@ -58,7 +58,7 @@ class RegistryServiceServicer:
 
     def Register(self, request, context):
         """Joins, or joins again after a restart. Refused with FAILED_PRECONDITION and the reason when the
-        worker does not fit the cluster.
+        worker does not fit the cluster, or when another process took its name over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,6 +205,11 @@ class AdminServiceStub:
                 request_serializer=exspec_dot_v1_dot_registry__pb2.GetClusterStatusRequest.SerializeToString,
                 response_deserializer=exspec_dot_v1_dot_registry__pb2.GetClusterStatusResponse.FromString,
                 _registered_method=True)
+        self.DrainWorker = channel.unary_unary(
+                '/exspec.v1.AdminService/DrainWorker',
+                request_serializer=exspec_dot_v1_dot_registry__pb2.DrainWorkerRequest.SerializeToString,
+                response_deserializer=exspec_dot_v1_dot_registry__pb2.DrainWorkerResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -218,6 +223,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainWorker(self, request, context):
+        """Lets a worker go: no new rows at once, the rest is moved; answers when none is left. The worker
+        then stops by itself. INVALID_ARGUMENT, naming the workers there are, when it is not known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -225,6 +238,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetClusterStatus,
                     request_deserializer=exspec_dot_v1_dot_registry__pb2.GetClusterStatusRequest.FromString,
                     response_serializer=exspec_dot_v1_dot_registry__pb2.GetClusterStatusResponse.SerializeToString,
+            ),
+            'DrainWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainWorker,
+                    request_deserializer=exspec_dot_v1_dot_registry__pb2.DrainWorkerRequest.FromString,
+                    response_serializer=exspec_dot_v1_dot_registry__pb2.DrainWorkerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -255,6 +273,33 @@ class AdminService:
             '/exspec.v1.AdminService/GetClusterStatus',
             exspec_dot_v1_dot_registry__pb2.GetClusterStatusRequest.SerializeToString,
             exspec_dot_v1_dot_registry__pb2.GetClusterStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/exspec.v1.AdminService/DrainWorker',
+            exspec_dot_v1_dot_registry__pb2.DrainWorkerRequest.SerializeToString,
+            exspec_dot_v1_dot_registry__pb2.DrainWorkerResponse.FromString,
             options,
             channel_credentials,
             insecure,

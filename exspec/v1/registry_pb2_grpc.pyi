@@ -35,7 +35,7 @@ class RegistryServiceStub:
     def __new__(cls, channel: _aio.Channel) -> RegistryServiceAsyncStub: ...
     Register: _grpc.UnaryUnaryMultiCallable[_registry_pb2.RegisterRequest, _registry_pb2.RegisterResponse]
     """Joins, or joins again after a restart. Refused with FAILED_PRECONDITION and the reason when the
-    worker does not fit the cluster.
+    worker does not fit the cluster, or when another process took its name over.
     """
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_registry_pb2.HeartbeatRequest, _registry_pb2.HeartbeatResponse]
     """Keeps the lease. A worker that stays silent for a lease is taken for lost."""
@@ -49,7 +49,7 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Register: _aio.UnaryUnaryMultiCallable[_registry_pb2.RegisterRequest, _registry_pb2.RegisterResponse]  # type: ignore[assignment]
     """Joins, or joins again after a restart. Refused with FAILED_PRECONDITION and the reason when the
-    worker does not fit the cluster.
+    worker does not fit the cluster, or when another process took its name over.
     """
     Heartbeat: _aio.UnaryUnaryMultiCallable[_registry_pb2.HeartbeatRequest, _registry_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Keeps the lease. A worker that stays silent for a lease is taken for lost."""
@@ -66,7 +66,7 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.RegisterResponse, _abc.Awaitable[_registry_pb2.RegisterResponse]]:
         """Joins, or joins again after a restart. Refused with FAILED_PRECONDITION and the reason when the
-        worker does not fit the cluster.
+        worker does not fit the cluster, or when another process took its name over.
         """
 
     @_abc_1.abstractmethod
@@ -96,6 +96,10 @@ class AdminServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     GetClusterStatus: _grpc.UnaryUnaryMultiCallable[_registry_pb2.GetClusterStatusRequest, _registry_pb2.GetClusterStatusResponse]
     """Workers (refused ones too), queue and totals."""
+    DrainWorker: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DrainWorkerRequest, _registry_pb2.DrainWorkerResponse]
+    """Lets a worker go: no new rows at once, the rest is moved; answers when none is left. The worker
+    then stops by itself. INVALID_ARGUMENT, naming the workers there are, when it is not known.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -104,6 +108,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetClusterStatus: _aio.UnaryUnaryMultiCallable[_registry_pb2.GetClusterStatusRequest, _registry_pb2.GetClusterStatusResponse]  # type: ignore[assignment]
     """Workers (refused ones too), queue and totals."""
+    DrainWorker: _aio.UnaryUnaryMultiCallable[_registry_pb2.DrainWorkerRequest, _registry_pb2.DrainWorkerResponse]  # type: ignore[assignment]
+    """Lets a worker go: no new rows at once, the rest is moved; answers when none is left. The worker
+    then stops by itself. INVALID_ARGUMENT, naming the workers there are, when it is not known.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator, called by operators."""
@@ -115,5 +123,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.GetClusterStatusResponse, _abc.Awaitable[_registry_pb2.GetClusterStatusResponse]]:
         """Workers (refused ones too), queue and totals."""
+
+    @_abc_1.abstractmethod
+    def DrainWorker(
+        self,
+        request: _registry_pb2.DrainWorkerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.DrainWorkerResponse, _abc.Awaitable[_registry_pb2.DrainWorkerResponse]]:
+        """Lets a worker go: no new rows at once, the rest is moved; answers when none is left. The worker
+        then stops by itself. INVALID_ARGUMENT, naming the workers there are, when it is not known.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

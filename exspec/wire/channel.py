@@ -6,12 +6,16 @@ import grpc
 import grpc.aio
 
 from exspec.core.errors import InvalidRequestError
+from exspec.wire.tls import TlsConfig, channel_credentials
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Bound of one message. Rounds are a few hundred bytes; tokenizers are megabytes."""
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """Bound of one message to the coordinator: prompts, not models."""
+
+MAX_RESUMED_REQUEST_BYTES = 16 * 1024 * 1024
+"""The same with what is to be resumed, which comes on top: a few bytes a token."""
 
 MAX_PORT = 65535
 KEEPALIVE_MS = 20_000
@@ -46,13 +50,31 @@ def check_address(address: str) -> str:
     return address
 
 
-def open_channel(address: str) -> grpc.Channel:
-    """A blocking channel to host:port. It connects on first use."""
+def open_channel(address: str, tls: TlsConfig | None = None) -> grpc.Channel:
+    """A blocking channel to host:port, in plain text without `tls`. It connects on first use.
+
+    Raises:
+        InvalidRequestError: the address is none, or a file of `tls` cannot be used.
+    """
     check_address(address)
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    if tls is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, channel_credentials(tls), options=_tls_options(tls))
 
 
-def open_aio_channel(address: str) -> grpc.aio.Channel:
-    """An asyncio channel to host:port. It connects on first use."""
+def open_aio_channel(address: str, tls: TlsConfig | None = None) -> grpc.aio.Channel:
+    """An asyncio channel to host:port, in plain text without `tls`. It connects on first use.
+
+    Raises:
+        InvalidRequestError: the address is none, or a file of `tls` cannot be used.
+    """
     check_address(address)
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, channel_credentials(tls), options=_tls_options(tls))
+
+
+def _tls_options(tls: TlsConfig) -> tuple[tuple[str, int | str], ...]:
+    if not tls.server_name:
+        return CHANNEL_OPTIONS
+    return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name))

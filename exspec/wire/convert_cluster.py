@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from exspec.core.cluster import ClusterStatus, Totals, WorkerInfo, WorkerState, WorkerStatus
+from exspec.core.cluster import (
+    ClusterStatus,
+    PoolStatus,
+    Totals,
+    WorkerInfo,
+    WorkerState,
+    WorkerStatus,
+)
 from exspec.core.errors import ProtocolError
 from exspec.core.ids import WorkerId
 from exspec.v1 import common_pb2, registry_pb2
@@ -39,6 +46,7 @@ def worker_to_message(worker: WorkerInfo) -> common_pb2.WorkerInfo:
         model=facts_to_message(worker.model),
         kv_layout=worker.kv_layout,
         kv_bytes=worker.kv_bytes,
+        draft_for=worker.draft_for,
     )
 
 
@@ -47,7 +55,9 @@ def worker_from_message(message: common_pb2.WorkerInfo) -> WorkerInfo:
     for name in ("worker_id", "incarnation", "address"):
         if not getattr(message, name):
             raise ProtocolError(f"worker.{name} must not be empty")
-    _check_lengths("worker", message, ("worker_id", "incarnation", "address", "kv_layout"))
+    _check_lengths(
+        "worker", message, ("worker_id", "incarnation", "address", "kv_layout", "draft_for")
+    )
     _check_lengths(
         "worker.model",
         message.model,
@@ -66,6 +76,7 @@ def worker_from_message(message: common_pb2.WorkerInfo) -> WorkerInfo:
         model=facts_from_message(message.model),
         kv_layout=message.kv_layout,
         kv_bytes=message.kv_bytes,
+        draft_for=message.draft_for,
     )
 
 
@@ -96,9 +107,8 @@ def status_to_message(status: ClusterStatus) -> registry_pb2.GetClusterStatusRes
         predicted_speedup=status.predicted_speedup,
         measured_speedup=status.measured_speedup,
         uptime_seconds=status.uptime_seconds,
-        totals=registry_pb2.Totals(
-            **{field.name: getattr(status.totals, field.name) for field in fields(Totals)}
-        ),
+        totals=_totals_to_message(status.totals),
+        pools=[_pool_to_message(pool) for pool in status.pools],
     )
 
 
@@ -118,9 +128,8 @@ def status_from_message(message: registry_pb2.GetClusterStatusResponse) -> Clust
         predicted_speedup=message.predicted_speedup,
         measured_speedup=message.measured_speedup,
         uptime_seconds=message.uptime_seconds,
-        totals=Totals(
-            **{field.name: getattr(message.totals, field.name) for field in fields(Totals)}
-        ),
+        totals=_totals_from_message(message.totals),
+        pools=tuple(_pool_from_message(pool) for pool in message.pools),
     )
 
 
@@ -131,6 +140,7 @@ def _worker_status_to_message(status: WorkerStatus) -> registry_pb2.WorkerStatus
         reason=status.reason,
         num_sequences=status.num_sequences,
         heartbeat_age_seconds=status.heartbeat_age_seconds,
+        pool=status.pool,
     )
 
 
@@ -144,4 +154,41 @@ def _worker_status_from_message(message: registry_pb2.WorkerStatus) -> WorkerSta
         message.reason,
         message.num_sequences,
         message.heartbeat_age_seconds,
+        message.pool,
     )
+
+
+def _pool_to_message(pool: PoolStatus) -> registry_pb2.PoolStatus:
+    return registry_pb2.PoolStatus(
+        name=pool.name,
+        is_ready=pool.is_ready,
+        num_targets=pool.num_targets,
+        num_drafts=pool.num_drafts,
+        num_waiting=pool.num_waiting,
+        num_running=pool.num_running,
+        predicted_speedup=pool.predicted_speedup,
+        measured_speedup=pool.measured_speedup,
+        totals=_totals_to_message(pool.totals),
+    )
+
+
+def _pool_from_message(message: registry_pb2.PoolStatus) -> PoolStatus:
+    return PoolStatus(
+        name=message.name,
+        is_ready=message.is_ready,
+        num_targets=message.num_targets,
+        num_drafts=message.num_drafts,
+        num_waiting=message.num_waiting,
+        num_running=message.num_running,
+        predicted_speedup=message.predicted_speedup,
+        measured_speedup=message.measured_speedup,
+        totals=_totals_from_message(message.totals),
+    )
+
+
+def _totals_to_message(totals: Totals) -> registry_pb2.Totals:
+    return registry_pb2.Totals(**{one.name: getattr(totals, one.name) for one in fields(Totals)})
+
+
+def _totals_from_message(message: registry_pb2.Totals) -> Totals:
+    return Totals(**{one.name: getattr(message, one.name) for one in fields(Totals)})

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from exspec.core import generation as values
 from exspec.core.acceptance import FinishReason
-from exspec.core.errors import InvalidRequestError, ProtocolError, QueueFullError
+from exspec.core.errors import CapacityError, InvalidRequestError, ProtocolError
 from exspec.v1 import generation_pb2 as pb
+from exspec.wire.convert_prompt import (
+    prompt_from_message,
+    prompt_to_message,
+    resume_from_message,
+    resume_to_message,
+)
 from exspec.wire.convert_sampling import (
     sampling_from_message,
     sampling_to_message,
@@ -19,7 +25,6 @@ from exspec.wire.status import bounded, build_error, code_of
 
 MAX_REQUEST_ID_LENGTH = 128
 MAX_MODEL_NAME_LENGTH = 512
-MAX_MESSAGES = 4096
 MAX_BATCH_PROMPTS = 1024
 
 _FINISH_REASONS = {
@@ -32,45 +37,6 @@ _FINISH_REASONS = {
 _FINISH_REASONS_BACK = {value: key for key, value in _FINISH_REASONS.items()}
 
 
-def prompt_to_message(prompt: values.Prompt) -> pb.Prompt:
-    """A prompt as it travels."""
-    match prompt:
-        case values.TextPrompt(text):
-            return pb.Prompt(text=text)
-        case values.TokenPrompt(token_ids):
-            return pb.Prompt(token_ids=pb.TokenIds(ids=token_ids))
-        case values.ChatPrompt(messages):
-            chat = [pb.ChatMessage(role=m.role, content=m.content) for m in messages]
-            return pb.Prompt(chat=pb.Chat(messages=chat))
-
-
-def prompt_from_message(message: pb.Prompt) -> values.Prompt:
-    """A prompt; InvalidRequestError when it is missing or empty."""
-    match message.WhichOneof("content"):
-        case "text":
-            if not message.text:
-                raise InvalidRequestError("prompt must not be empty", field="prompt")
-            return values.TextPrompt(message.text)
-        case "token_ids":
-            if not message.token_ids.ids:
-                raise InvalidRequestError("prompt must hold at least one token", field="prompt")
-            return values.TokenPrompt(tuple(message.token_ids.ids))
-        case "chat":
-            if not message.chat.messages:
-                raise InvalidRequestError("prompt must hold at least one message", field="prompt")
-            if len(message.chat.messages) > MAX_MESSAGES:
-                raise InvalidRequestError(
-                    f"prompt may hold at most {MAX_MESSAGES} messages, "
-                    f"got {len(message.chat.messages)}",
-                    field="prompt",
-                )
-            return values.ChatPrompt(
-                tuple(values.ChatMessage(m.role, m.content) for m in message.chat.messages)
-            )
-        case _:
-            raise InvalidRequestError("prompt is missing", field="prompt")
-
-
 def request_to_message(request: values.GenerationRequest) -> pb.GenerateRequest:
     """A generation as it travels."""
     message = pb.GenerateRequest(
@@ -81,6 +47,8 @@ def request_to_message(request: values.GenerationRequest) -> pb.GenerateRequest:
         speculation=speculation_to_message(request.speculation),
         priority=request.priority,
     )
+    if request.resume is not None:
+        message.resume.CopyFrom(resume_to_message(request.resume))
     if not request.has_max_tokens:
         message.sampling.ClearField("max_tokens")
     return message
@@ -97,6 +65,7 @@ def request_from_message(message: pb.GenerateRequest) -> values.GenerationReques
         model=message.model,
         has_max_tokens=message.sampling.HasField("max_tokens"),
         priority=message.priority,
+        resume=resume_from_message(message.resume),
     )
 
 
@@ -109,6 +78,7 @@ def batch_item(message: pb.GenerateBatchRequest, index: int) -> pb.GenerateReque
         sampling=message.sampling,
         speculation=message.speculation,
         priority=message.priority,
+        resume=message.resumes[index] if message.resumes else None,
     )
 
 
@@ -118,6 +88,12 @@ def check_batch(message: pb.GenerateBatchRequest) -> None:
         raise InvalidRequestError(
             f"prompts must hold 1 to {MAX_BATCH_PROMPTS} prompts, got {len(message.prompts)}",
             field="prompts",
+        )
+    if len(message.resumes) not in (0, len(message.prompts)):
+        raise InvalidRequestError(
+            f"resumes must be empty or hold one per prompt, got {len(message.resumes)} for "
+            f"{len(message.prompts)}",
+            field="resumes",
         )
     _check_request_id(_item_id(message, len(message.prompts) - 1))
 
@@ -183,7 +159,12 @@ def _check_request_id(request_id: str) -> None:
 
 def _started(event: values.Started) -> pb.GenerationStarted:
     return pb.GenerationStarted(
-        request_id=event.request_id, model=event.model, num_prompt_tokens=event.num_prompt_tokens
+        request_id=event.request_id,
+        model=event.model,
+        num_prompt_tokens=event.num_prompt_tokens,
+        model_fingerprint=event.model_fingerprint,
+        max_tokens=event.max_tokens,
+        prompt_sha256=event.prompt_sha256,
     )
 
 
@@ -220,7 +201,7 @@ def _error(event: values.Failed) -> pb.GenerationError:
         message=bounded(error.message),
         field=error.field if isinstance(error, InvalidRequestError) else "",
         retry_after_seconds=(
-            error.retry_after_seconds if isinstance(error, QueueFullError) else 0.0
+            error.retry_after_seconds if isinstance(error, CapacityError) else 0.0
         ),
     )
 
@@ -230,14 +211,24 @@ def _event(
 ) -> values.Event:
     match kind:
         case "started":
-            started = message.started
-            return values.Started(started.request_id, started.model, started.num_prompt_tokens)
+            return _started_value(message.started)
         case "delta":
             return values.Delta(message.delta.text, tuple(message.delta.token_ids))
         case "completed":
             return _completed_value(message.completed)
         case _:
             raise ProtocolError(f"event {kind} is not known to this version of the client")
+
+
+def _started_value(message: pb.GenerationStarted) -> values.Started:
+    return values.Started(
+        message.request_id,
+        message.model,
+        message.num_prompt_tokens,
+        message.model_fingerprint,
+        message.max_tokens,
+        message.prompt_sha256,
+    )
 
 
 def _completed_value(message: pb.GenerationCompleted) -> values.Completed:

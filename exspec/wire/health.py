@@ -9,6 +9,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from exspec.wire.channel import open_channel
+from exspec.wire.tls import TlsConfig
 
 SERVICE_NAME: str = cast("Any", health).SERVICE_NAME
 
@@ -38,9 +39,11 @@ def serving_status(*, is_serving: bool) -> int:
     return status.SERVING if is_serving else status.NOT_SERVING
 
 
-def probe(address: str, service: str, *, timeout_seconds: float) -> bool:
+def probe(
+    address: str, service: str, *, timeout_seconds: float, tls: TlsConfig | None = None
+) -> bool:
     """Whether `service` at host:port says SERVING; False when it cannot be asked."""
-    with open_channel(address) as channel:
+    with open_channel(address, tls) as channel:
         stub = cast("Any", health_pb2_grpc).HealthStub(channel)
         try:
             response = stub.Check(

@@ -1,24 +1,20 @@
 """One asyncio gRPC server as every service of ours runs it.
 
-Health (grpc.health.v1), reflection, message bounds, keepalive, and one interceptor that turns our
-errors into statuses and unknown ones into INTERNAL, logged once under an id. No service logic.
+Health (grpc.health.v1), reflection, message bounds, keepalive, plain text or TLS, and the
+interceptor at its edge. No service logic.
 """
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import ipaddress
-import logging
 import socket
-import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
 
 import grpc
 import grpc.aio
 
-from exspec.core.errors import ExspecError, InternalError, InvalidRequestError, UnavailableError
+from exspec.core.errors import InvalidRequestError, UnavailableError
+from exspec.runtime.addresses import is_loopback, join_address
+from exspec.wire.auth import Guard
 from exspec.wire.channel import (
     KEEPALIVE_MS,
     KEEPALIVE_TIMEOUT_MS,
@@ -26,9 +22,11 @@ from exspec.wire.channel import (
     MIN_PING_INTERVAL_MS,
 )
 from exspec.wire.health import SERVICE_NAME, add_health, serving_status
-from exspec.wire.status import to_status
+from exspec.wire.interceptor import Context, EdgeInterceptor
 
-logger = logging.getLogger(__name__)
+__all__ = ["Context", "RpcServer", "is_loopback", "join_address", "reachable_address"]
+
+HANDSHAKE_TIMEOUT_MS = 20_000
 
 _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -39,6 +37,8 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # Calls of a caller that vanished without a word end, and free what they hold.
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # Who connects and says nothing is let go.
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
     # Without this a second server shares the port and takes half the calls.
     ("grpc.so_reuseport", 0),
 )
@@ -46,20 +46,24 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 LIVENESS = ""
 """Health name that says the process is up, whether or not it can serve."""
 
-Context = grpc.aio.ServicerContext[Any, Any]
-
 
 class RpcServer:
-    """A server and its health. `bind` before `start`; readiness is set by the service itself."""
+    """A server and its health. Bind before `start`; readiness is set by the service itself."""
 
     def __init__(
-        self, service_names: Sequence[str], *, max_request_bytes: int = MAX_MESSAGE_BYTES
+        self,
+        service_names: Sequence[str],
+        *,
+        max_request_bytes: int = MAX_MESSAGE_BYTES,
+        guards: Sequence[Guard] = (),
+        has_reflection: bool = True,
     ) -> None:
         options = (*_SERVER_OPTIONS, ("grpc.max_receive_message_length", max_request_bytes))
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
+        self._server = grpc.aio.server(interceptors=[EdgeInterceptor(guards)], options=options)
         self._health = add_health(self._server)
         self._service_names = tuple(service_names)
-        _add_reflection(self._server, (*service_names, SERVICE_NAME))
+        if has_reflection:
+            _add_reflection(self._server, (*service_names, SERVICE_NAME))
 
     @property
     def grpc_server(self) -> grpc.aio.Server:
@@ -75,12 +79,26 @@ class RpcServer:
         """
         if not allow_insecure and not is_loopback(host):
             raise InvalidRequestError(
-                f"host {host!r} is beyond loopback and the port would be in plain text; pass "
-                "--allow-insecure-bind if that is what you want",
+                f"host {host!r} is beyond loopback and the port would be in plain text; give "
+                "--ssl-certfile, --ssl-keyfile and --ssl-ca-certs for TLS, or "
+                "--allow-insecure-bind if plain text is what you want",
                 field="host",
             )
+        return self._bind(host, port, self._server.add_insecure_port)
+
+    def bind_tls(self, host: str, port: int, credentials: grpc.ServerCredentials) -> str:
+        """Listen on host:port with TLS; returns the address with the port taken.
+
+        Raises:
+            UnavailableError: the port is in use, or not ours to take.
+        """
+        return self._bind(
+            host, port, lambda address: self._server.add_secure_port(address, credentials)
+        )
+
+    def _bind(self, host: str, port: int, add_port: Callable[[str], int]) -> str:
         try:
-            bound = self._server.add_insecure_port(join_address(host, port))
+            bound = add_port(join_address(host, port))
         except RuntimeError as error:
             raise UnavailableError(
                 f"cannot listen on {join_address(host, port)}: the port is in use or not allowed"
@@ -104,21 +122,6 @@ class RpcServer:
         await self._server.stop(grace_seconds)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def join_address(host: str, port: int) -> str:
-    """host:port, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
-
-
 def reachable_address(bound: str) -> str:
     """The address others can use for one listened on: a wildcard becomes this machine's name."""
     host, _, port = bound.rpartition(":")
@@ -134,80 +137,3 @@ def _add_reflection(server: grpc.aio.Server, names: tuple[str, ...]) -> None:
     except ModuleNotFoundError:
         return
     reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
-
-
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns what a handler raises into a status."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:  # noqa: ANN401 - the library's own type
-        """Wrap the handler by its kind."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        method = handler_call_details.method
-        if handler.response_streaming:
-            inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
-            wrapped = _guard_stream(inner, method)
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_stream_rpc_method_handler
-            )
-        else:
-            wrapped = _guard_unary(handler.unary_unary, method)
-            make = grpc.unary_unary_rpc_method_handler
-        return make(
-            cast("Any", wrapped),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
-
-
-def _guard_unary(
-    inner: Callable[[Any, Context], Awaitable[Any]], method: str
-) -> Callable[[Any, Context], Awaitable[Any]]:
-    async def guarded(request: Any, context: Context) -> Any:  # noqa: ANN401
-        try:
-            return await inner(request, context)
-        except Exception as error:  # noqa: BLE001 - the edge of the process
-            return await _abort(context, error, method)
-
-    return guarded
-
-
-def _guard_stream(
-    inner: Callable[[Any, Context], Any], method: str
-) -> Callable[[Any, Context], Awaitable[None]]:
-    """Writes the responses itself: a caller may leave while one is being sent.
-
-    The library would leave a generator that it was sending for to the garbage collector, and with
-    it all that its `finally` frees.
-    """
-
-    async def guarded(request: Any, context: Context) -> None:  # noqa: ANN401
-        try:
-            responses = inner(request, context)
-            if inspect.iscoroutine(responses):
-                await responses  # the library's health servicer writes to the context, too
-                return
-            async with contextlib.aclosing(responses):
-                async for response in responses:
-                    await context.write(response)
-        except Exception as error:  # noqa: BLE001 - the edge of the process
-            await _abort(context, error, method)
-
-    return guarded
-
-
-async def _abort(context: Context, error: Exception, method: str) -> None:
-    if isinstance(error, grpc.aio.AbortError):
-        raise error
-    if not isinstance(error, ExspecError):
-        error_id = uuid.uuid4().hex[:12]
-        logger.error("rpc.failed method=%s error_id=%s", method, error_id, exc_info=error)
-        error = InternalError(f"internal error {error_id}; see the server's log")
-    await context.abort_with_status(to_status(error))

@@ -28,12 +28,16 @@ rpc_status = cast("Any", untyped_rpc_status)
 _CODES: tuple[tuple[type[errors.ExspecError], int], ...] = (
     (errors.ModelNotFoundError, code_pb2.NOT_FOUND),
     (errors.UnsupportedModelError, code_pb2.FAILED_PRECONDITION),
+    (errors.ResumeMismatchError, code_pb2.FAILED_PRECONDITION),
+    (errors.AuthenticationError, code_pb2.UNAUTHENTICATED),
+    (errors.PermissionDeniedError, code_pb2.PERMISSION_DENIED),
     (errors.CallerError, code_pb2.INVALID_ARGUMENT),
     (errors.IncompatibleWorkerError, code_pb2.FAILED_PRECONDITION),
     (errors.ProtocolError, code_pb2.INVALID_ARGUMENT),
     (errors.WorkerLostError, code_pb2.ABORTED),
     (errors.PeerError, code_pb2.UNAVAILABLE),
     (errors.QueueFullError, code_pb2.RESOURCE_EXHAUSTED),
+    (errors.SlowReaderError, code_pb2.RESOURCE_EXHAUSTED),
     (errors.CapacityError, code_pb2.UNAVAILABLE),
     (errors.DeadlineExceededError, code_pb2.DEADLINE_EXCEEDED),
     (errors.RequestCancelledError, code_pb2.CANCELLED),
@@ -52,6 +56,8 @@ _CLASSES: dict[int, type[errors.ExspecError]] = {
     code_pb2.DEADLINE_EXCEEDED: errors.DeadlineExceededError,
     code_pb2.CANCELLED: errors.RequestCancelledError,
     code_pb2.UNIMPLEMENTED: errors.ProtocolError,
+    code_pb2.UNAUTHENTICATED: errors.AuthenticationError,
+    code_pb2.PERMISSION_DENIED: errors.PermissionDeniedError,
 }
 
 _BY_NAME: dict[str, type[errors.ExspecError]] = {
@@ -92,7 +98,7 @@ def to_status(error: errors.ExspecError) -> grpc.Status:
             field=error.field, description=message
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, errors.QueueFullError):
+    if isinstance(error, errors.CapacityError) and error.retry_after_seconds:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMilliseconds(round(error.retry_after_seconds * 1000))
         details.append(retry)
@@ -126,8 +132,8 @@ def build_error(
     error_class = _BY_NAME.get(reason) or _CLASSES.get(code, errors.InternalError)
     if issubclass(error_class, errors.InvalidRequestError):
         return error_class(message, field=field)
-    if issubclass(error_class, errors.QueueFullError):
-        return error_class(message, retry_after_seconds=retry_after_seconds or 1.0)
+    if issubclass(error_class, errors.CapacityError):
+        return error_class(message, retry_after_seconds=retry_after_seconds)
     return error_class(message)
 
 

@@ -18,11 +18,18 @@ import grpc.aio
 from exspec.core.cluster import WorkerInfo
 from exspec.core.errors import ExspecError
 from exspec.core.ids import Role, WorkerId
+from exspec.core.metrics import Samples
+from exspec.core.peer_roles import PeerRole
+from exspec.runtime.clock import monotonic
+from exspec.runtime.metrics import metrics_served
 from exspec.runtime.settings import WorkerSettings
+from exspec.runtime.worker_metrics import METRICS, WorkerFigures, WorkerMeasures
 from exspec.runtime.worker_thread import WorkerThread
-from exspec.wire.process import stop_event, write_port_file
+from exspec.wire.auth import RoleGuard
+from exspec.wire.process import StopSignals, stop_signals, write_port_file
 from exspec.wire.registration import Registration
 from exspec.wire.server import RpcServer, reachable_address
+from exspec.wire.tls import TlsFiles, cluster_credentials, tls_files
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +49,9 @@ class Ending(Enum):
 
     WHILE_LOADING = "while_loading"
     DRAINED = "drained"
+    """Told to stop, by a signal or by an operator who drained it."""
+    AT_ONCE = "at_once"
+    """Told to stop a second time, before it was drained."""
 
 
 class WorkerRole(Protocol):
@@ -50,6 +60,16 @@ class WorkerRole(Protocol):
     @property
     def service_name(self) -> str:
         """Full name of the gRPC service, for health and reflection."""
+        ...
+
+    @property
+    def measures(self) -> WorkerMeasures:
+        """What was served so far; read after `add_to`."""
+        ...
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences held now; read on the event loop while the worker thread changes it."""
         ...
 
     def add_to(self, server: grpc.aio.Server, thread: WorkerThread) -> None:
@@ -72,15 +92,18 @@ def run_process(role: WorkerRole, identity: Identity, settings: WorkerSettings) 
     except (ExspecError, OSError) as error:
         logger.error("worker.failed reason=%s", error)  # noqa: TRY400 - the reason is enough
         return 1
-    if ending is Ending.WHILE_LOADING:
-        # The load cannot be interrupted and nothing depends on it: do not wait for its thread.
+    if ending is not Ending.DRAINED:
+        # A load or a pass cannot be interrupted and nothing depends on it: do not wait for it.
         logging.shutdown()
         os._exit(0)
     return 0
 
 
 async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSettings) -> Ending:
-    """Serve until SIGTERM or SIGINT, then drain and stop.
+    """Serve until SIGTERM or SIGINT, or until an operator drained it; then leave and stop.
+
+    Leaving: health says not ready at once, no new rows come, those there are moved, then the
+    process ends. A second signal ends it at once; others are fed what it held, from the log.
 
     The port is taken first, so that a port in use is reported before a model is loaded; health
     says alive from then on, and ready once the model is warm.
@@ -88,25 +111,70 @@ async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSetti
     Raises:
         ExspecError: the port, the model or the registration was refused.
     """
-    stopping = stop_event()
-    server = RpcServer([role.service_name])
-    bound = server.bind(settings.host, settings.port, allow_insecure=settings.allow_insecure_bind)
+    stop = stop_signals()
+    tls = tls_files(settings)
+    server, bound = listen(role.service_name, settings, tls)
     thread = WorkerThread(identity.role.value)
     role.add_to(server.grpc_server, thread)
+    shown = _Shown(role, identity.role)
     await server.start()
     try:
-        write_port_file(settings.port_file, bound)
-        if not await _unless_stopped(asyncio.create_task(thread.run(role.load)), stopping):
-            return Ending.WHILE_LOADING
-        await server.set_ready(is_ready=True)
-        worker = role.describe(settings.advertise or reachable_address(bound))
-        logger.info("worker.ready worker=%s address=%s", identity.worker_id, bound)
-        await _serve(Registration(settings.coordinator, worker), stopping)
+        async with metrics_served(settings, METRICS, shown.samples):
+            write_port_file(settings.port_file, bound)
+            if not await _unless_stopped(asyncio.create_task(thread.run(role.load)), stop.asked):
+                return Ending.WHILE_LOADING
+            await server.set_ready(is_ready=True)
+            worker = role.describe(settings.advertise or reachable_address(bound))
+            shown.worker = worker
+            logger.info("worker.ready worker=%s address=%s", identity.worker_id, bound)
+            coordinator_tls = None if tls is None else tls.as_peer_of(PeerRole.COORDINATOR)
+            await _serve(Registration(settings.coordinator, worker, coordinator_tls), server, stop)
     finally:
-        await server.stop(settings.grace_seconds)
-    thread.close()
+        await _unless_stopped(
+            asyncio.create_task(server.stop(settings.grace_seconds)), stop.insisted
+        )
+    is_idle = await _unless_stopped(asyncio.create_task(thread.run(_nothing)), stop.insisted)
     logger.info("worker.stopped worker=%s", identity.worker_id)
+    if not is_idle:
+        return Ending.AT_ONCE
+    thread.close()
     return Ending.DRAINED
+
+
+class _Shown:
+    """What metrics show of the worker; `worker` is None while it loads."""
+
+    def __init__(self, role: WorkerRole, kind: Role) -> None:
+        self._role = role
+        self._kind = kind
+        self.worker: WorkerInfo | None = None
+
+    def samples(self) -> Samples:
+        figures = None
+        if self.worker is not None:
+            figures = WorkerFigures(self.worker, self._role.num_sequences)
+        return self._role.measures.samples(self._kind, figures)
+
+
+def _nothing() -> None:
+    """What a thread does last: all it was given before is done then."""
+
+
+def listen(
+    service_name: str, settings: WorkerSettings, tls: TlsFiles | None
+) -> tuple[RpcServer, str]:
+    """A worker's server and the address it is bound to. With TLS only coordinators may call.
+
+    Raises:
+        ExspecError: the port is taken or would be open to others, or a TLS file cannot be used.
+    """
+    guards = () if tls is None else (RoleGuard({service_name: {PeerRole.COORDINATOR}}),)
+    server = RpcServer([service_name], guards=guards, has_reflection=settings.has_reflection)
+    if tls is not None:
+        credentials = cluster_credentials(tls, monotonic)
+        return server, server.bind_tls(settings.host, settings.port, credentials)
+    is_allowed = settings.allow_insecure_bind
+    return server, server.bind(settings.host, settings.port, allow_insecure=is_allowed)
 
 
 async def _unless_stopped(task: asyncio.Task[None], stopping: asyncio.Event) -> bool:
@@ -120,9 +188,17 @@ async def _unless_stopped(task: asyncio.Task[None], stopping: asyncio.Event) -> 
     return True
 
 
-async def _serve(registration: Registration, stopping: asyncio.Event) -> None:
+async def _serve(registration: Registration, server: RpcServer, stop: StopSignals) -> None:
+    """Keep the lease until it is time to go, then hand over what is held."""
     keeping = asyncio.create_task(registration.keep())
-    if not await _unless_stopped(keeping, stopping):
+    is_drained = await _unless_stopped(keeping, stop.asked)
+    await server.set_ready(is_ready=False)
+    if is_drained:
+        logger.info("worker.draining reason=%r", "an operator drained it")
+    else:
         keeping.cancel()
-        logger.info("worker.draining")
-        await registration.leave()
+        logger.info("worker.draining reason=%r", "told to stop")
+    leaving = asyncio.create_task(registration.leave())
+    if not await _unless_stopped(leaving, stop.insisted):
+        leaving.cancel()
+        logger.warning("worker.undrained reason=%r", "told to stop at once")

@@ -34,6 +34,7 @@ def test_the_plain_install_is_enough_for_the_sdk_and_a_server_of_its_users_tests
     _run(
         "import sys\n"
         "missing = 'grpc_reflection tokenizers jinja2 torch transformers numpy gguf accelerate'\n"
+        "missing += ' prometheus_client'\n"
         "sys.modules.update(dict.fromkeys(missing.split()))\n"
         "import exspec.client\n"
         "from exspec import AsyncClient, Client\n"
@@ -70,3 +71,10 @@ def test_a_whole_coordinator_loads_no_torch():
 def test_a_worker_loads_torch_with_its_model_and_not_before(module):
     """So that a port in use is reported before a model is loaded."""
     _run(f"import {module}.__main__, exspec.wire.worker_process\n{_nothing_heavy()}")
+
+
+def test_prometheus_is_loaded_only_to_serve_metrics():
+    _run(
+        "import coordinator.__main__, coordinator.parts, exspec.wire.worker_process\n"
+        "import sys; assert 'prometheus_client' not in sys.modules"
+    )

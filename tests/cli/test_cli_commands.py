@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from exspec import ContextLengthError, InternalError, UnavailableError
 from exspec.cli.checks import Verdict, run_checks
+from exspec.cli.connect import Connect
 from exspec.cli.main import app
 from exspec.client.fake import FakeCoordinator, FakeReply
-from exspec.core.cluster import Totals, WorkerInfo, WorkerState, WorkerStatus
+from exspec.core.cluster import PoolStatus, Totals, WorkerInfo, WorkerState, WorkerStatus
 from exspec.core.generation import ChatMessage, ChatPrompt, SpeculationStats, TextPrompt
 from exspec.core.ids import Role, WorkerId
 from exspec.core.models import ModelFacts
@@ -198,6 +199,20 @@ def test_status_json(run, busy):
     assert sum(answer["round_shares"].values()) == pytest.approx(1)
 
 
+def test_status_shows_a_line_per_model_when_there_are_several(run, busy):
+    one = PoolStatus("big[1]", is_ready=True, num_targets=2, num_running=5, totals=TOTALS)
+    other = PoolStatus("small", num_drafts=3, num_waiting=7, measured_speedup=1.5)
+    busy.status = replace(busy.status, pools=(one,))
+    assert "big[1]" not in run("status").stdout
+    busy.status = replace(busy.status, pools=(one, other))
+    lines = [" ".join(line.split()) for line in run("status").stdout.splitlines()]
+    assert "big[1] ready 2 0 5 0 50 2.50 not known yet" in lines
+    assert "small not ready 0 3 0 7 0 0.00 1.50 x" in lines
+    pools = json.loads(run("status", "--json").stdout)["pools"]
+    assert [pool["name"] for pool in pools] == ["big[1]", "small"]
+    assert pools[0]["totals"]["num_rounds"] == 10
+
+
 def test_status_before_the_first_round(run):
     result = run("status", "--json")
     assert json.loads(result.stdout)["round_shares"] == {}
@@ -215,6 +230,19 @@ def test_an_unreachable_cluster_exits_with_1():
     result = CliRunner().invoke(app, ["status", "--address", "127.0.0.1:1"])
     assert result.exit_code == 1
     assert "error: UnavailableError: cannot reach the coordinator at 127.0.0.1:1" in result.stderr
+
+
+def test_drain_says_how_many_sequences_were_moved(run, busy):
+    result = run("drain", "target-0")
+    assert (result.exit_code, result.stdout) == (0, "target-0 is drained: 3 sequences moved\n")
+    assert busy.drained == ["target-0"]
+
+
+def test_drain_of_an_unknown_worker_exits_with_2(run, busy):
+    result = run("drain", "target-7")
+    assert result.exit_code == 2
+    assert "InvalidRequestError: worker 'target-7' is not known" in result.stderr
+    assert busy.drained == []
 
 
 def test_health(run, fake):
@@ -248,7 +276,7 @@ def test_doctor_says_what_to_do(monkeypatch, run):
 
 def test_doctor_tells_a_taken_port_from_a_free_one(silent_port):
     def verdict(address):
-        return run_checks(address)[-1].verdict
+        return run_checks(Connect(address))[-1].verdict
 
     assert verdict("127.0.0.1:1") in (Verdict.OK, Verdict.WARN)
     assert verdict(f"127.0.0.1:{silent_port}") is Verdict.WARN

@@ -16,16 +16,18 @@ from exspec import (
     InvalidRequestError,
     QueueFullError,
     RequestCancelledError,
+    TooManyRequestsError,
     UnavailableError,
     WorkerLostError,
 )
 from exspec.client.fake import FakeCoordinator, FakeReply
 from exspec.core.errors import ExspecError
 
+RETRIED = ("QueueFullError", "TooManyRequestsError", "UnavailableError")
 LEAVES = [
     getattr(exspec, name)
     for name in exspec.__all__
-    if name.endswith("Error") and name not in ("ExspecError", "QueueFullError", "UnavailableError")
+    if name.endswith("Error") and name not in ("ExspecError", *RETRIED)
 ]
 
 
@@ -52,7 +54,9 @@ def test_queue_full_says_when_to_retry(open_client, fake):
     assert caught.value.retry_after_seconds == 2.5
 
 
-@pytest.mark.parametrize("error", [UnavailableError("no target"), QueueFullError("full")])
+@pytest.mark.parametrize(
+    "error", [UnavailableError("no target"), QueueFullError("full"), TooManyRequestsError("yours")]
+)
 def test_capacity_errors_before_the_first_event_are_retried(client, fake, quick_retries, error):
     if isinstance(error, QueueFullError):
         error.retry_after_seconds = 0.01
@@ -201,7 +205,10 @@ def test_wait_until_ready_waits_for_the_coordinator_too(open_client, silent_list
         client.wait_until_ready(timeout=0.5)
 
 
-@pytest.mark.parametrize("settings", [{"timeout": 0}, {"connect_timeout": -1}, {"max_retries": -1}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"timeout": 0}, {"connect_timeout": -1}, {"max_retries": -1}, {"resume_timeout": -1}],
+)
 def test_settings_that_make_no_sense(settings):
     for client_class in (exspec.Client, exspec.AsyncClient):
         with pytest.raises(ValueError, match="must be"):

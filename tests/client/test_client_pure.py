@@ -9,13 +9,16 @@ import pytest
 
 import exspec
 from exspec.client.attempts import Attempts, ClientSettings
-from exspec.client.results import BatchFold, GenerationFold
+from exspec.client.courses import BatchCourse, GenerationCourse
+from exspec.client.requests import plan_batch, plan_generate
+from exspec.client.results import GenerationFold
 from exspec.client.waiting import ReadyWait, missing_of
 from exspec.core.acceptance import FinishReason
 from exspec.core.cluster import ClusterStatus, WorkerInfo, WorkerState, WorkerStatus
 from exspec.core.errors import (
     DeadlineExceededError,
     InternalError,
+    InvalidRequestError,
     ProtocolError,
     QueueFullError,
     UnavailableError,
@@ -38,8 +41,8 @@ def clock():
     return FakeClock()
 
 
-def attempts_of(clock, *, timeout=600.0, max_retries=2):
-    settings = ClientSettings("host:1", timeout, 5.0, max_retries)
+def attempts_of(clock, *, timeout=600.0, max_retries=2, resume_timeout=60.0):
+    settings = ClientSettings("host:1", timeout, 5.0, max_retries, resume_timeout)
     return Attempts(settings, clock, "mine", None)
 
 
@@ -117,9 +120,101 @@ def test_events_after_the_end_are_a_protocol_error():
 
 
 def test_a_batch_refuses_an_index_it_did_not_ask_for():
-    fold = BatchFold("mine", 2)
+    course = BatchCourse(plan_batch(["a", "b"], {}))
     with pytest.raises(ProtocolError, match="prompt 2 of 2"):
-        fold.decode(pb.GenerateBatchResponse(index=2, delta=pb.GenerationDelta(text="x")))
+        course.take(pb.GenerateBatchResponse(index=2, delta=pb.GenerationDelta(text="x")))
+
+
+LOST = UnavailableError("gone", retry_after_seconds=0.5)
+
+
+def test_a_lost_coordinator_is_waited_for_until_there_is_no_news_for_too_long(clock):
+    attempts = attempts_of(clock, resume_timeout=10, max_retries=0)
+    assert [attempts.pause_after_loss(LOST) for _ in range(4)] == [0.5, 1, 2, 2]
+    # Whatever a later try can mend is waited for, too, once it is lost.
+    assert attempts.pause_after_loss(UnavailableError("no target has joined")) == 2
+    assert attempts.pause_after_loss(QueueFullError("full", retry_after_seconds=5)) == 5
+    clock.now = 9
+    with pytest.raises(UnavailableError):
+        attempts.pause_after_loss(LOST)
+    attempts.note_progress()
+    assert attempts.pause_after_loss(LOST) == 0.5
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("no target is left"), QueueFullError("x"), InternalError("x")]
+)
+def test_what_the_coordinator_says_for_good_is_not_resumed(clock, error):
+    with pytest.raises(type(error)):
+        attempts_of(clock).pause_after_loss(error)
+
+
+def test_resuming_can_be_switched_off_and_ends_with_the_deadline(clock):
+    with pytest.raises(UnavailableError):
+        attempts_of(clock, resume_timeout=0).pause_after_loss(LOST)
+    with pytest.raises(UnavailableError):
+        attempts_of(clock, timeout=0.4).pause_after_loss(LOST)
+
+
+def _started(index=0, **said):
+    return pb.GenerateBatchResponse(index=index, started=pb.GenerationStarted(**said))
+
+
+def test_a_batch_asks_again_for_what_is_left_of_it():
+    course = BatchCourse(plan_batch(["a", "b", "c", "d"], {"request_id": "mine"}))
+    said = {"model": "m", "model_fingerprint": "f", "max_tokens": 7, "prompt_sha256": b"h"}
+    for message in (
+        _started(0, **said),
+        pb.GenerateBatchResponse(index=0, completed=pb.GenerationCompleted(finish_reason=3)),
+        pb.GenerateBatchResponse(index=1, error=pb.GenerationError(reason="InternalError")),
+        _started(3, **said),
+        pb.GenerateBatchResponse(index=3, delta=pb.GenerationDelta(text="x", token_ids=[5, 6])),
+    ):
+        assert course.take(message) is not None
+    again = course.request()
+    assert [prompt.text for prompt in again.prompts] == ["c", "d"]
+    assert again.resumes[0] == pb.Resume(model_fingerprint="f")
+    assert again.model == "m"
+    resume = {name: value for name, value in said.items() if name != "model"}
+    assert again.resumes[1] == pb.Resume(token_ids=[5, 6], **resume)
+    index, started = course.take(_started(0, **said))
+    assert (index, started.request_id) == (2, "mine-2")
+    assert course.take(_started(1, **said)) is None
+    index, delta = course.take(
+        pb.GenerateBatchResponse(index=1, delta=pb.GenerationDelta(text="y", token_ids=[7]))
+    )
+    assert (index, delta) == (3, Delta("y", (7,)))
+    assert course.request().resumes[1].token_ids == [5, 6, 7]
+
+
+def test_a_coordinator_that_begins_again_is_found_out():
+    course = GenerationCourse(plan_generate("a", {}))
+    started = pb.GenerationStarted(model_fingerprint="f")
+    course.take(pb.GenerateResponse(started=started))
+    with pytest.raises(ProtocolError, match="begun again"):
+        course.take(pb.GenerateResponse(started=pb.GenerationStarted()))
+
+
+def test_what_an_older_coordinator_began_is_not_resumed(clock):
+    course = GenerationCourse(plan_generate("a", {}))
+    course.take(pb.GenerateResponse(started=pb.GenerationStarted()))
+    with pytest.raises(UnavailableError):
+        attempts_of(clock).pause_before_next(course, LOST)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "field"),
+    [
+        (range(2**31), {}, "prompt"),
+        ("x", {"stop_token_ids": range(2**31)}, "stop_token_ids"),
+        ("x" * (4 << 20), {}, "prompt"),
+        ("x", {"stop": ["s"] * 10_000}, "stop"),
+    ],
+)
+def test_absurd_requests_are_refused_before_they_cost_anything(prompt, options, field):
+    with pytest.raises(InvalidRequestError) as caught:
+        plan_generate(prompt, options)
+    assert caught.value.field == field
 
 
 def test_every_public_name_can_be_had():

@@ -15,9 +15,13 @@ from fake_worker import NO_TOKENIZER, FakeWorker
 from patience import Patience
 from toy import ToyRunner, continuation, draft_language, facts, target_language
 
-from coordinator.driver import Timing
+from coordinator.driver import Driver
+from coordinator.members import ServedModel
+from coordinator.outside import Timing
 from coordinator.parts import SERVICE_NAMES, Parts, build
+from coordinator.pools import Pool
 from coordinator.settings import CoordinatorSettings
+from coordinator.traces import Traces
 from exspec.core.cluster import WorkerState
 from exspec.core.errors import ExspecError
 from exspec.core.generation import Completed, Delta, GenerationRequest, Started, TokenPrompt
@@ -32,6 +36,16 @@ from exspec.wire.channel import open_aio_channel
 from exspec.wire.convert_cluster import worker_to_message
 from exspec.wire.server import RpcServer
 from exspec.wire.status import from_call
+
+
+@dataclass(frozen=True)
+class OneTrace:
+    """Records the only pool's trace in a stream."""
+
+    stream: TextIO
+
+    def open(self, model: str) -> TextIO:
+        return self.stream
 
 
 @dataclass
@@ -57,17 +71,28 @@ class World:
 
     def __init__(self, parts: Parts, address: str, channel: grpc.aio.Channel, bell: Bell) -> None:
         self.parts = parts
-        self.patience = Patience(parts.driver._timing.call_later)
-        parts.driver._timing = Timing(monotonic, self.patience)
+        self.patience = Patience(asyncio.get_running_loop().call_later)
         self.sent: list[tuple[str, DraftBatch | VerifyBatch]] = []
         """Every batch with the name of its worker, in the order they were sent."""
-        self._record_sending(parts.pool.send)
+        self._record_sending(parts.registry.send)
+        parts.pools.make = self._watched(parts.pools.make)
         self.address = address
         self.bell = bell
         self.stub = generation_pb2_grpc.GenerationServiceStub(channel)
         self.registry = registry_pb2_grpc.RegistryServiceStub(channel)
         self.admin = registry_pb2_grpc.AdminServiceStub(channel)
         self.workers: list[FakeWorker] = []
+
+    @property
+    def pool(self) -> Pool:
+        """The only pool."""
+        (pool,) = self.parts.pools
+        return pool
+
+    @property
+    def driver(self) -> Driver:
+        """That of the only pool."""
+        return self.pool.driver
 
     # Workers
 
@@ -97,12 +122,14 @@ class World:
         tokenizer: TokenizerAssets = NO_TOKENIZER,
         kv_layout: str = "slots",
         num_ahead: int = 0,
+        draft_for: str = "",
     ) -> FakeWorker:
         """A worker that was not started."""
         default = target_language if role is Role.TARGET else draft_language
         runner = ToyRunner(language or default, num_slots=num_slots, capacity=capacity)
         worker = FakeWorker(role, name, runner, self.bell, num_ahead)
         worker.kv_layout = kv_layout
+        worker.draft_for = draft_for
         worker.model = model or worker.model
         worker.tokenizer = tokenizer
         self.workers.append(worker)
@@ -141,6 +168,12 @@ class World:
         """Wait for it."""
         await self.bell.until(lambda: self.state(worker) is state)
 
+    async def eventually(self, predicate: Callable[[], object], seconds: float = 10.0) -> None:
+        """Wait for what nothing rings for."""
+        async with asyncio.timeout(seconds):
+            while not predicate():  # noqa: ASYNC110 - see above
+                await asyncio.sleep(0.01)
+
     async def forget(self, worker: FakeWorker) -> None:
         """Kill it, and leave it out of the final accounts."""
         self.workers.remove(worker)
@@ -148,15 +181,29 @@ class World:
 
     def in_flight(self, worker: FakeWorker) -> int:
         """Batches sent to a worker and not answered."""
-        flights = self.parts.driver._in_flight.values()
+        flights = [
+            flight for pool in self.parts.pools for flight in pool.driver._in_flight.values()
+        ]
         return sum(flight.worker_id == worker.name for flight in flights)
+
+    def _watched(self, make: Callable[[ServedModel], Pool]) -> Callable[[ServedModel], Pool]:
+        """Pools whose drivers have the world's patience and ring its bell."""
+
+        def making(model: ServedModel) -> Pool:
+            pool = make(model)
+            driver, handle = pool.driver, pool.driver._handle
+            driver._timing = Timing(monotonic, self.patience)
+            driver._handle = lambda event: (handle(event), self.bell.ring())  # type: ignore[method-assign]
+            return pool
+
+        return making
 
     def _record_sending(self, send: Callable[[WorkerId, DraftBatch | VerifyBatch], None]) -> None:
         def sending(worker_id: WorkerId, batch: DraftBatch | VerifyBatch) -> None:
             self.sent.append((worker_id, batch))
             send(worker_id, batch)
 
-        self.parts.pool.send = sending  # type: ignore[method-assign]
+        self.parts.registry.send = sending  # type: ignore[method-assign]
 
     # Requests
 
@@ -192,18 +239,32 @@ class World:
 
     async def settle(self) -> None:
         """Nothing may be left of any request, on the coordinator or on a worker that lives."""
-        await self.bell.until(self._is_clean)
+        try:
+            await self.bell.until(self._is_clean)
+        except TimeoutError as error:
+            raise AssertionError(f"something is left: {self._left_overs()}") from error
         for worker in self.workers:
             assert worker.runner.violations == []
 
-    def _is_clean(self) -> bool:
+    def _left_overs(self) -> dict[str, Any]:
         driver = self.parts.driver
-        return (
-            not len(driver.ledger)
-            and not driver.scheduler.state.rows
-            and not driver._in_flight
-            and not any(worker.sessions.num_sequences for worker in self.workers)
-        )
+        return {
+            "sequences": driver.ledger.sequence_ids,
+            "rows": tuple(driver.scheduler.state.rows),
+            "in flight": tuple(driver._in_flight.values()),
+            "workers": {
+                worker.name: (worker.sessions._sessions._sessions, self.state(worker))
+                for worker in self.workers
+                if worker.sessions.num_sequences
+            },
+        }
+
+    def _is_clean(self) -> bool:
+        drivers = [pool.driver for pool in self.parts.pools]
+        return not any(
+            len(driver.ledger) or driver.scheduler.state.rows or driver._in_flight
+            for driver in drivers
+        ) and not any(worker.sessions.num_sequences for worker in self.workers)
 
 
 def request(
@@ -243,21 +304,21 @@ def check(answer: Answer, prompt: Sequence[int] = (11, 0, 2), max_tokens: int = 
 
 
 @contextlib.asynccontextmanager
-async def world(trace: TextIO | None = None, **settings: Any) -> AsyncIterator[World]:
+async def world(
+    trace: TextIO | None = None, traces: Traces | None = None, **settings: Any
+) -> AsyncIterator[World]:
     """A coordinator; at the end everything is checked to be released, then stopped."""
     bell = Bell()
     values = {"lease_seconds": 30.0, "unavailable_seconds": 5.0, "num_speculative_tokens": 4}
     made = CoordinatorSettings(_cli_parse_args=[], **(values | settings))  # type: ignore[call-arg]
     server = RpcServer(SERVICE_NAMES)
     address = server.bind("127.0.0.1", 0, allow_insecure=False)
-    parts = build(made, monotonic, trace)
+    parts = build(made, monotonic, traces if trace is None else OneTrace(trace))
     parts.add_to(server.grpc_server)
-    on_change = parts.pool._on_change
-    parts.pool._on_change = lambda: (on_change(), bell.ring())  # type: ignore[func-returns-value]
-    handle = parts.driver._handle
-    parts.driver._handle = lambda event: (handle(event), bell.ring())  # type: ignore[method-assign]
-    register = parts.pool.register
-    parts.pool.register = lambda info: (register(info), bell.ring())  # type: ignore[method-assign]
+    on_change = parts.registry._on_change
+    parts.registry._on_change = lambda: (on_change(), bell.ring())  # type: ignore[func-returns-value]
+    register = parts.registry.register
+    parts.registry.register = lambda info: (register(info), bell.ring())  # type: ignore[method-assign]
     await server.start()
     running = asyncio.create_task(parts.service.run())
     async with open_aio_channel(address) as channel:
@@ -271,7 +332,7 @@ async def world(trace: TextIO | None = None, **settings: Any) -> AsyncIterator[W
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await server.stop(0)
-            await parts.pool.close()
+            await parts.registry.close()
 
 
 def renamed(worker: FakeWorker, incarnation: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from bell import Bell
@@ -22,6 +22,7 @@ from exspec.runtime.worker_thread import WorkerThread
 from exspec.v1 import draft_pb2_grpc, target_pb2_grpc
 from exspec.wire.registration import Registration
 from exspec.wire.server import RpcServer
+from exspec.wire.tls import TlsConfig
 from target_worker.servicer import TargetServicer
 from target_worker.verifier import Verifier
 
@@ -40,9 +41,15 @@ class _Target(TargetServicer):
 
 class _Draft(DraftServicer):
     tamper: Tamper
+    note: Callable[[Sequence[str]], Awaitable[None]]
 
     async def Draft(self, request_iterator, context):
-        async with contextlib.aclosing(super().Draft(request_iterator, context)) as replies:
+        async def noted():
+            async for request in request_iterator:
+                await self.note([entry.key.sequence_id for entry in request.entries])
+                yield request
+
+        async with contextlib.aclosing(super().Draft(noted(), context)) as replies:
             async for reply in replies:
                 yield self.tamper(reply)
 
@@ -60,6 +67,11 @@ class FakeWorker:
         self.model = facts(max_length=runner.capacity, vocab_size=runner.facts.vocab_size)
         self.num_slots = runner.num_slots
         self.kv_layout = "slots"
+        self.draft_for = ""
+        self.asked: list[str] = []
+        """Sequences a draft worker was sent entries for, in the order they came."""
+        self.hold: Callable[[Sequence[str]], Awaitable[None]] | None = None
+        """Holds a draft worker's batches up, by the sequences in them."""
         self.tokenizer = NO_TOKENIZER
         self._thread = WorkerThread(name)
         self._bell = bell
@@ -75,6 +87,7 @@ class FakeWorker:
         self.address = ""
         self.tamper: Tamper = lambda reply: reply
         self._keeping: asyncio.Task[None] | None = None
+        self.coordinator_tls: TlsConfig | None = None
         self.registration: Registration | None = None
 
     @property
@@ -87,12 +100,12 @@ class FakeWorker:
             self.num_slots,
             self.model,
             self.kv_layout,
+            draft_for=self.draft_for,
         )
 
     async def listen(self, port: int = 0) -> None:
         """Serve, on the port it had before if told so."""
-        server = RpcServer(["exspec.v1.TargetService", "exspec.v1.DraftService"])
-        self.address = server.bind("127.0.0.1", port, allow_insecure=False)
+        server, self.address = self.open_server(port)
         if self.role is Role.TARGET:
             target = _Target(self._thread, monotonic, self.incarnation)
             target.tamper = self._falsify
@@ -102,15 +115,21 @@ class FakeWorker:
         else:
             draft = _Draft(self._thread, monotonic, self.incarnation)
             draft.tamper = self._falsify
+            draft.note = self._note
             self.servicer = draft
             draft.open(self.sessions)  # type: ignore[arg-type]
             draft_pb2_grpc.add_DraftServiceServicer_to_server(draft, server.grpc_server)
         await server.start()
         self._server = server
 
+    def open_server(self, port: int) -> tuple[RpcServer, str]:
+        """A bound server, in plain text."""
+        server = RpcServer(["exspec.v1.TargetService", "exspec.v1.DraftService"])
+        return server, server.bind("127.0.0.1", port, allow_insecure=False)
+
     def register(self, coordinator: str) -> asyncio.Task[None]:
         """Keep it registered; the task ends if it is refused."""
-        self.registration = Registration(coordinator, self.info)
+        self.registration = Registration(coordinator, self.info, self.coordinator_tls)
         self._keeping = asyncio.create_task(self.registration.keep())
         return self._keeping
 
@@ -142,6 +161,11 @@ class FakeWorker:
         assert self.registration is not None
         await self.registration.leave()
         await self.kill()
+
+    async def _note(self, names: Sequence[str]) -> None:
+        self.asked.extend(names)
+        if self.hold is not None:
+            await self.hold(names)
 
     def _falsify(self, reply: Any) -> Any:
         self._bell.ring()

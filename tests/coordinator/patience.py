@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.driver import CallLater
+from coordinator.outside import CallLater
 
 
 class Patience:

@@ -18,14 +18,14 @@ def _prompts(number):
 async def _arrivals(made, *requests):
     """Send batches and single requests; what arrived, in order."""
     arrived = []
-    handle = made.parts.driver._handle
+    handle = made.driver._handle
 
     def seen(event):
         if isinstance(event, SequenceArrived):
             arrived.append(event)
         return handle(event)
 
-    made.parts.driver._handle = seen
+    made.driver._handle = seen
     for request in requests:
         is_batch = isinstance(request, generation_pb2.GenerateBatchRequest)
         async for _ in (made.stub.GenerateBatch if is_batch else made.stub.Generate)(request):

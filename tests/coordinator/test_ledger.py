@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_tokenizers import byte_level
 
-from coordinator.ledger import Ledger, SequenceSpec
+from coordinator.ledger import Ledger
+from coordinator.output import Output, SequenceSpec
 from coordinator.text import TextCodec
 from exspec.core.acceptance import FinishReason
 from exspec.core.errors import InternalError
@@ -32,7 +33,9 @@ class Book:
         spec = SequenceSpec(
             NAME, PROMPT, len(PROMPT) + max_tokens, frozenset(stop_token_ids), tuple(stop)
         )
-        self.ledger.open(spec, codec.open_stream(), self.events.append, self.now)
+        output = Output(spec, codec.open_stream())
+        output.replay()
+        self.ledger.open(spec, output, self.events.append, self.now)
 
     def commit(self, block: bytes, num_rejected: int = 0):
         """One round: all but the last byte were accepted drafts."""

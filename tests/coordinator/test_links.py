@@ -8,7 +8,9 @@ import gc
 from coordinator_world import check, world
 from toy import facts
 
-from coordinator.links import Holdings, LinkEvents, LinkKind, WorkerLink, release_verifies
+from coordinator.holdings import Holdings
+from coordinator.links import LinkEvents, LinkKind, WorkerLink
+from coordinator.roles import release_verifies
 from exspec.core.cluster import WorkerInfo, WorkerState
 from exspec.core.errors import WorkerLostError
 from exspec.core.ids import Role, SequenceId, WorkerId

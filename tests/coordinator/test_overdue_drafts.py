@@ -33,9 +33,9 @@ def _stop_after(made: World, worker: FakeWorker, num_passes: int) -> None:
 
 async def _asked(made: World, prompt: tuple[int, ...]) -> asyncio.Task:
     """A request that has arrived."""
-    num_before = len(made.parts.driver.ledger)
+    num_before = len(made.driver.ledger)
     task = asyncio.create_task(made.generate(prompt, LONG))
-    await made.bell.until(lambda: len(made.parts.driver.ledger) > num_before)
+    await made.bell.until(lambda: len(made.driver.ledger) > num_before)
     return task
 
 
@@ -73,7 +73,7 @@ async def test_a_slow_draft_worker_stalls_nobody_and_its_late_answer_only_says_w
         assert len({entry.key.sequence_id for entry in plain}) == 2
 
         # The late answer comes in the middle of a round: it is not verified.
-        late = [flight.batch for flight in made.parts.driver._in_flight.values()]
+        late = [flight.batch for flight in made.driver._in_flight.values()]
         held_lengths = {
             entry.key.sequence_id: entry.end
             for batch in late
@@ -82,7 +82,7 @@ async def test_a_slow_draft_worker_stalls_nobody_and_its_late_answer_only_says_w
         }
         draft.runner.gate.set()
         await made.bell.until(lambda: not made.in_flight(draft))
-        ledger = made.parts.driver.ledger
+        ledger = made.driver.ledger
         assert all(not ledger._sequences[name].staged for name in held_lengths)
         answered = len(made.sent)
         target.runner.on_pass = lambda: None
@@ -160,9 +160,9 @@ async def test_requests_that_come_while_a_draft_worker_hangs_do_not_wait_for_it(
         asking = []
         for i in range(5):
             asking.append(asyncio.create_task(made.generate((i + 5,))))
-            await made.bell.until(lambda: len(made.parts.driver.ledger) == len(asking))
+            await made.bell.until(lambda: len(made.driver.ledger) == len(asking))
         await made.bell.until(lambda: made.in_flight(draft) == in_flight)
-        rows = made.parts.driver.scheduler.state.rows.values()
+        rows = made.driver.scheduler.state.rows.values()
         await made.bell.until(lambda: any(row.phase is Phase.WANTS_DRAFT for row in rows))
         made.patience.run_out()
         asking += [asyncio.create_task(made.generate((i + 5,))) for i in range(5, 8)]
@@ -232,7 +232,7 @@ async def test_a_late_draft_worker_can_leave():
         made.workers.remove(slow)
         leaving = asyncio.create_task(slow.leave())
         await made.until_state(slow, WorkerState.DRAINING)
-        scheduler = made.parts.driver.scheduler
+        scheduler = made.driver.scheduler
         assert scheduler.rows_on(slow.name) == 1
         target.runner.gate.clear()
         made.patience.run_out()

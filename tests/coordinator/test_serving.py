@@ -156,10 +156,10 @@ async def test_clients_that_leave_while_waiting_or_in_flight_leave_nothing():
         await made.draft()
         target.runner.gate.clear()
         asked = [asyncio.create_task(made.generate((i + 5,))) for i in range(6)]
-        await made.bell.until(lambda: len(made.parts.driver.ledger) == 6)
+        await made.bell.until(lambda: len(made.driver.ledger) == 6)
         for task in asked[::2]:
             task.cancel()
-        await made.bell.until(lambda: len(made.parts.driver.ledger) == 3)
+        await made.bell.until(lambda: len(made.driver.ledger) == 3)
         target.runner.gate.set()
         for i in (1, 3, 5):
             check(await asked[i], (i + 5,))
@@ -172,12 +172,12 @@ async def test_the_queue_is_bounded(max_waiting):
         target = await made.target(num_slots=1)
         target.runner.gate.clear()
         asked = [asyncio.create_task(made.generate()) for _ in range(1 + max_waiting)]
-        await made.bell.until(lambda: len(made.parts.driver.ledger) == 1 + max_waiting)
+        await made.bell.until(lambda: len(made.driver.ledger) == 1 + max_waiting)
         refused = await made.generate()
         assert isinstance(refused.error, errors.QueueFullError)
         assert refused.error.retry_after_seconds > 0
         assert refused.error.request_id
-        assert len(made.parts.driver.ledger) == 1 + max_waiting
+        assert len(made.driver.ledger) == 1 + max_waiting
         target.runner.gate.set()
         for task in asked:
             check(await task)

@@ -20,8 +20,8 @@ from exspec.wire.convert_sampling import sampling_to_message
 
 async def _arrived(made: World, task: asyncio.Task) -> asyncio.Task:
     """Wait until the coordinator knows one more request."""
-    num_before = len(made.parts.driver.ledger)
-    await made.bell.until(lambda: len(made.parts.driver.ledger) > num_before)
+    num_before = len(made.driver.ledger)
+    await made.bell.until(lambda: len(made.driver.ledger) > num_before)
     return task
 
 
@@ -50,7 +50,7 @@ async def test_a_window_larger_than_the_batch(policy):
         await made.draft()
         target.runner.gate.clear()
         tasks = [await _asked(made, (i + 5,), 20) for i in range(7)]
-        scheduler = made.parts.driver.scheduler
+        scheduler = made.driver.scheduler
         assert (scheduler.rows_on(target.name), scheduler.num_waiting) == (5, 2)
         assert made.parts.view.status().window_size == 5
         target.runner.gate.set()
@@ -64,7 +64,7 @@ async def test_a_targets_own_slots_bound_the_window():
         target = await made.target(num_slots=3)
         target.runner.gate.clear()
         tasks = [await _asked(made, (i + 5,)) for i in range(5)]
-        scheduler = made.parts.driver.scheduler
+        scheduler = made.driver.scheduler
         assert (scheduler.rows_on(target.name), scheduler.num_waiting) == (3, 2)
         target.runner.gate.set()
         for i, task in enumerate(tasks):
@@ -100,14 +100,14 @@ async def test_so_many_batches_are_in_flight_and_they_are_answered_in_order(
         tasks = [await _asked(made, (i + 5,), 12) for i in range(6)]
         await made.bell.until(lambda: made.in_flight(worker) == in_flight)
         most = in_flight
-        handle = made.parts.driver._handle
+        handle = made.driver._handle
 
         def watched(event) -> None:
             nonlocal most
             handle(event)
             most = max(most, made.in_flight(target), made.in_flight(draft))
 
-        made.parts.driver._handle = watched
+        made.driver._handle = watched
         worker.runner.gate.set()
         for i, task in enumerate(tasks):
             check(await task, (i + 5,), 12)
@@ -151,10 +151,10 @@ async def test_a_single_request_does_not_wait_for_the_whole_batch_before_it():
         target = await made.target(num_slots=1)
         target.runner.gate.clear()
         batch = asyncio.create_task(_generate_batch(made, prompts))
-        await made.bell.until(lambda: len(made.parts.driver.ledger) == len(prompts))
+        await made.bell.until(lambda: len(made.driver.ledger) == len(prompts))
         single = await _asked(made, (90,))
         other_batch = asyncio.create_task(_generate_batch(made, [(70,), (71,)]))
-        await made.bell.until(lambda: len(made.parts.driver.ledger) == len(prompts) + 3)
+        await made.bell.until(lambda: len(made.driver.ledger) == len(prompts) + 3)
         target.runner.gate.set()
         check(await single, (90,), 6)
         for asked, task in ((prompts, batch), ([(70,), (71,)], other_batch)):
@@ -180,11 +180,11 @@ async def test_prompts_that_were_cancelled_in_the_queue_cost_their_client_no_tur
         )
         for _ in range(3):
             call = made.stub.GenerateBatch(message)
-            await made.bell.until(lambda: len(made.parts.driver.ledger) == 9)
+            await made.bell.until(lambda: len(made.driver.ledger) == 9)
             call.cancel()
-            await made.bell.until(lambda: len(made.parts.driver.ledger) == 1)
+            await made.bell.until(lambda: len(made.driver.ledger) == 1)
         again = made.stub.GenerateBatch(message)
-        await made.bell.until(lambda: len(made.parts.driver.ledger) == 9)
+        await made.bell.until(lambda: len(made.driver.ledger) == 9)
         single = await _asked(made, (90,))
         target.runner.gate.set()
         check(await first, (5,), 6)
@@ -206,14 +206,14 @@ async def test_a_long_prompt_goes_in_beside_a_running_request_piece_by_piece(pol
     limits = {"max_mixed_prefill_tokens": 8, "max_prefill_tokens": 64}
     async with world(policy=policy, num_speculative_tokens=k, **limits) as made:
         made.patience.hold()
-        target = await made.target(capacity=400)
-        await made.draft(capacity=400)
-        running = await under_way(made, request(max_tokens=300))
-        (running_id,) = made.parts.driver.ledger.sequence_ids
+        target = await made.target(capacity=1600)
+        await made.draft(capacity=1600)
+        running = await under_way(made, request(max_tokens=1500))
+        (running_id,) = made.driver.ledger.sequence_ids
         long = await _asked(made, LONG_PROMPT, 6)
-        (long_id,) = set(made.parts.driver.ledger.sequence_ids) - {running_id}
+        (long_id,) = set(made.driver.ledger.sequence_ids) - {running_id}
         check(await long, LONG_PROMPT, 6)
-        check(await running, max_tokens=300)
+        check(await running, max_tokens=1500)
         shared = [
             {entry.key.sequence_id: entry for entry in batch.entries}
             for _, batch in made.sent
@@ -265,7 +265,7 @@ async def test_a_client_that_leaves_while_the_draft_worker_lacks_its_prompt_harm
         leaving = await under_way(made, request(LONG_PROMPT[:60], max_tokens=100))
         await held(target)
         leaving.cancel()
-        await made.bell.until(lambda: len(made.parts.driver.ledger) == 1)
+        await made.bell.until(lambda: len(made.driver.ledger) == 1)
         draft.runner.gate.set()
         await made.bell.until(lambda: not made.in_flight(draft))
         target.runner.gate.set()

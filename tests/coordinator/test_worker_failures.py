@@ -364,9 +364,56 @@ async def test_a_client_that_leaves_while_the_stream_is_broken_leaves_nothing():
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         target.runner.gate.set()
-        await made.bell.until(lambda: not len(made.parts.driver.ledger))
+        await made.bell.until(lambda: not len(made.driver.ledger))
         await target.listen(int(target.address.rpartition(":")[2]))
         await made.settle()
         answers = await asyncio.gather(*(made.generate((i + 5,)) for i in range(4)))
+        for i, answer in enumerate(answers):
+            check(answer, (i + 5,))
+
+
+class _Refusals:
+    """Falsifies a target's replies: no slot for anybody, until told otherwise."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+        self.num_batches = 0
+
+    def __call__(self, reply):
+        if reply.results and self.is_on:
+            self.num_batches += 1
+            for result in reply.results:
+                result.status, result.kv_length, result.num_accepted = 4, 0, 0
+                result.ClearField("bonus_token")
+        return reply
+
+
+async def test_a_target_without_room_for_anybody_is_asked_now_and_then_and_the_wait_is_bounded():
+    async with world(unavailable_seconds=0.4) as made:
+        target = await made.target()
+        target.tamper = refusals = _Refusals()
+        answer = await made.generate()
+        assert isinstance(answer.error, errors.UnavailableError)
+        assert "has room for 23 tokens" in answer.error.message
+        assert 1 <= refusals.num_batches < 20  # thousands in a hot loop
+
+
+async def test_requests_wait_for_a_target_that_has_room_again():
+    async with world() as made:
+        target = await made.target()
+        target.tamper = refusals = _Refusals()
+        asking = [asyncio.create_task(made.generate((i + 5,))) for i in range(3)]
+        await made.bell.until(lambda: refusals.num_batches >= 3)
+        refusals.is_on = False
+        for i, task in enumerate(asking):
+            check(await task, (i + 5,))
+
+
+async def test_requests_go_to_another_target_when_one_has_no_room_for_anybody():
+    async with world() as made:
+        full = await made.target("full")
+        full.tamper = _Refusals()
+        await made.target("other", num_slots=2)
+        answers = await asyncio.gather(*(made.generate((i + 5,)) for i in range(6)))
         for i, answer in enumerate(answers):
             check(answer, (i + 5,))

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from coordinator.accounting import Accounting
-from coordinator.driver import Driver, Timing
+from coordinator.driver import Driver
 from coordinator.ledger import Ledger, SequenceSpec
+from coordinator.output import Output
+from coordinator.outside import Timing
 from coordinator.scheduler.events import SequenceArrived
 from coordinator.scheduler.policies import POLICIES
 from coordinator.scheduler.replay import Recorder, replay_lines
@@ -107,7 +109,7 @@ class World:
         spec = SequenceSpec(
             name, request.prompt, length + request.max_tokens, frozenset(request.stops), ()
         )
-        self.driver.ledger.open(spec, TextStream(None), request.note, self.clock())
+        self.driver.ledger.open(spec, Output(spec, TextStream(None)), request.note, self.clock())
         self.driver.arrive(
             SequenceArrived(name, length, spec.max_length, request.num_speculative_tokens)
         )

@@ -11,6 +11,7 @@ from coordinator.scheduler.events import (
     DraftFailed,
     DraftOutcome,
     DraftOverdue,
+    RefusalExpired,
     SequenceArrived,
     SequenceCancelled,
     VerifyCompleted,
@@ -66,6 +67,9 @@ class Bench:
 
     def drain(self, name):
         return self.tell(WorkerDraining(name))
+
+    def expire_refusal(self, name="t"):
+        return self.tell(RefusalExpired(name))
 
     def arrive(self, name, length=10, max_length=100, max_draft_tokens=None, priority=0, group=""):
         return self.tell(

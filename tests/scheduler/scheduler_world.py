@@ -23,6 +23,7 @@ from coordinator.scheduler.events import (
     DraftFailed,
     DraftOutcome,
     DraftOverdue,
+    RefusalExpired,
     SequenceArrived,
     SequenceCancelled,
     VerifyCompleted,
@@ -121,6 +122,15 @@ class World:
         self.shadow.drain(worker_id)
         self.act(WorkerDraining(worker_id))
 
+    @property
+    def refusing(self) -> list[str]:
+        """Targets that are left alone because they had no room while they held nothing."""
+        targets = self.core.state.targets
+        return sorted(i for i, one in targets.items() if one.is_full and not one.rows)
+
+    def expire_refusal(self, worker_id: str) -> None:
+        self.act(RefusalExpired(worker_id))
+
     def arrive(self, name, prompt, max_length, max_draft_tokens=None, priority=0, group="") -> None:
         self.generations[name] = Generation(tuple(prompt), list(prompt), max_length)
         account = Account(len(prompt), max_length, max_draft_tokens, touched=self.shadow.moment)
@@ -174,6 +184,8 @@ class World:
 
     def settle(self) -> None:
         """No more faults: everything must finish, equal the truth, and leave nothing behind."""
+        for worker_id in self.refusing:
+            self.expire_refusal(worker_id)
         need = max((g.max_length for g in self.generations.values()), default=1)
         if any(g.is_live for g in self.generations.values()):
             self.join("last-target", Role.TARGET, 4, need)

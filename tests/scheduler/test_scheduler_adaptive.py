@@ -6,12 +6,14 @@ from itertools import pairwise
 
 import pytest
 import scheduler_fakes
+from scheduler_bench import Bench
 from scheduler_fakes import STOP_TOKEN, VOCABULARY_SIZE, expected_log, target_choice
 from scheduler_loop import Loop, Machine, rate_of, usual
 from scheduler_plan import WorldPlan
 from scheduler_random import world_of
 
 from coordinator.scheduler.commands import Draft, Verify
+from coordinator.scheduler.events import PassCost
 from coordinator.scheduler.scheduler import SchedulerLimits
 from coordinator.scheduler.speculation import FixedSpeculation, RoundPlan
 from exspec.core.ids import Role
@@ -199,3 +201,20 @@ def test_the_loop_catches_up_too():
             assert order.start == held.get(name, 0)
             held[name] = order.end
     assert len(loop.drafts) > 5
+
+
+def test_nothing_is_kept_of_targets_that_left():
+    bench = Bench(rule="auto", drafts=())
+    for i in range(20):
+        bench.join(f"d{i}", Role.DRAFT)
+        bench.arrive(f"a{i}", max_length=1000)
+        for _ in range(8):
+            bench.verified(f"t{i}" if i else "t", cost=PassCost(0.01, 0.012))
+            while bench.flights[f"d{i}"]:
+                bench.drafted(f"d{i}", cost=PassCost(0.001, 0.002))
+        assert bench.rule._habits
+        bench.cancel(f"a{i}")
+        bench.join(f"t{i + 1}", Role.TARGET)
+        bench.lose(f"t{i}" if i else "t")
+        bench.lose(f"d{i}")
+        assert not bench.rule._habits

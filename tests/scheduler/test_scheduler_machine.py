@@ -109,6 +109,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def drain(self, data):
         self.world.drain(data.draw(st.sampled_from(sorted(self.world.workers))))
 
+    @precondition(lambda self: self.world.refusing)
+    @rule(data=st.data())
+    def expire_refusal(self, data):
+        self.world.expire_refusal(data.draw(st.sampled_from(self.world.refusing)))
+
     def teardown(self):
         if self.world is not None and not self.world.is_broken:
             self.world.settle()

@@ -20,6 +20,68 @@ def test_rows_go_to_the_target_with_fewest_rows_then_the_oldest():
     assert [home_of(bench, name) for name in "abcd"] == ["t", "u", "t", "u"]
 
 
+def test_targets_are_filled_in_proportion_to_their_places():
+    bench = Bench(targets=(), drafts=(), batch_size=8)
+    bench.join("small", Role.TARGET, num_slots=2)
+    bench.join("large", Role.TARGET, num_slots=6)
+    homes = []
+    for name in "abcdefgh":
+        bench.arrive(name)
+        homes.append(home_of(bench, name))
+    assert homes == ["large", "small", *["large"] * 3, "small", *["large"] * 2]
+
+
+def test_no_more_places_count_than_the_window_lets_be_used():
+    bench = Bench(targets=(), drafts=(), batch_size=2)
+    bench.join("t", Role.TARGET, num_slots=2)
+    bench.join("u", Role.TARGET, num_slots=1000)
+    for name in "abcd":
+        bench.arrive(name)
+    assert [home_of(bench, name) for name in "abcd"] == ["t", "u", "t", "u"]
+
+
+def test_long_contexts_are_left_to_the_rows_that_need_them():
+    bench = Bench(targets=(), drafts=(), batch_size=2)
+    bench.join("long", Role.TARGET, num_slots=2, max_length=1000)
+    bench.join("short", Role.TARGET, num_slots=2, max_length=100)
+    bench.arrive("a", max_length=100)
+    bench.arrive("b", max_length=900)
+    bench.arrive("c", max_length=100)
+    assert [home_of(bench, name) for name in "abc"] == ["short", "long", "short"]
+
+
+def test_a_row_stays_where_it_is_when_another_target_is_empty():
+    bench = Bench(drafts=())
+    for name in "ab":
+        bench.arrive(name)
+    bench.join("u", Role.TARGET, num_slots=100)
+    for _ in range(5):
+        bench.verified()
+    assert [home_of(bench, name) for name in "ab"] == ["t", "t"]
+
+
+def test_draft_workers_get_rows_in_proportion_to_their_slots():
+    bench = Bench(targets=(), drafts=(), batch_size=6)
+    bench.join("large", Role.DRAFT, num_slots=4)
+    bench.join("small", Role.DRAFT, num_slots=2)
+    for name in "abcdef":
+        bench.arrive(name)
+    bench.join("t", Role.TARGET, num_slots=6)
+    bench.verified()
+    assert [bench.row(name).draft.worker_id for name in "abcdef"] == ["large"] * 4 + ["small"] * 2
+
+
+def test_a_draft_worker_that_can_draft_to_the_end_goes_first():
+    bench = Bench(targets=(), drafts=())
+    bench.join("short", Role.DRAFT, max_length=50)
+    bench.join("long", Role.DRAFT, max_length=500)
+    bench.arrive("a", max_length=40)
+    bench.arrive("b", max_length=400)
+    bench.join("t", Role.TARGET)
+    bench.verified()
+    assert [bench.row(name).draft.worker_id for name in "ab"] == ["short", "long"]
+
+
 def test_rows_of_a_target_share_a_draft_worker_up_to_its_share():
     """A draft batch has a fixed price: few workers draft for one round."""
     bench = Bench(targets=(), drafts=("d", "e"), batch_size=4)
@@ -196,12 +258,28 @@ def test_a_refused_row_goes_to_another_target_with_room():
     assert home_of(bench, "a") == "u"
 
 
-def test_a_lone_refused_row_tries_again():
+def test_a_row_refused_by_a_target_that_holds_nothing_waits_until_the_refusal_expires():
+    bench = Bench()
+    bench.arrive("a")
+    for epoch in (1, 2):
+        bench.verified(a=(EntryStatus.NO_CAPACITY, 0))
+        assert (bench.phase("a"), bench.flights["t"]) == (Phase.WAITING, [])
+        bench.arrive(f"b{epoch}")  # which helps nobody
+        bench.cancel(f"b{epoch}")
+        assert bench.flights["t"] == []
+        bench.expire_refusal()
+        assert bench.verify_of("a").key.epoch == epoch
+    assert bench.scheduler.state.targets["t"].is_refusing
+    bench.verified()
+    assert bench.phase("a") is not Phase.WAITING
+    assert not bench.scheduler.state.targets["t"].is_refusing
+
+
+def test_lack_of_room_is_no_failure_of_the_row():
     bench = Bench()
     bench.arrive("a")
     bench.verified(a=(EntryStatus.NO_CAPACITY, 0))
-    assert bench.verify_of("a").key.epoch == 1
-    assert bench.scheduler.num_failures("a") == 1
+    assert bench.scheduler.num_failures("a") == 0
 
 
 # Losing a draft worker

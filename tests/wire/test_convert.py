@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exspec.core.cluster import ClusterStatus, Totals, WorkerInfo, WorkerState, WorkerStatus
+from exspec.core.cluster import (
+    ClusterStatus,
+    PoolStatus,
+    Totals,
+    WorkerInfo,
+    WorkerState,
+    WorkerStatus,
+)
 from exspec.core.errors import ProtocolError
 from exspec.core.ids import BatchId, Role, SequenceId, WorkerId
 from exspec.core.models import ModelFacts, TokenizerAssets
@@ -218,6 +225,7 @@ def test_an_unknown_entry_status_is_refused(status):
         ({"num_slots": 0}, "num_slots"),
         ({"model": common_pb2.ModelInfo()}, "max_length"),
         ({"worker_id": "w" * 513}, "worker_id"),
+        ({"draft_for": "m" * 513}, "draft_for"),
         ({"model": common_pb2.ModelInfo(max_length=8, name="n" * 513)}, "name"),
     ],
 )
@@ -232,6 +240,16 @@ def test_a_worker_that_says_too_little_or_too_much_is_refused(changes, names):
     }
     with pytest.raises(ProtocolError, match=names):
         convert_cluster.worker_from_message(common_pb2.WorkerInfo(**(values | changes)))
+
+
+def test_the_state_of_a_cluster_comes_back_as_it_was():
+    model = ModelFacts("m", "a", 1, 1, "", 8, (2,), "float32", "cpu", 1, "f")
+    info = WorkerInfo(WorkerId("w"), "i", Role.DRAFT, "a:1", 1, model, draft_for="big")
+    worker = WorkerStatus(info, WorkerState.DRAINING, "why", 3, 1.5, "big")
+    pool = PoolStatus("big", True, 1, 2, 3, 4, 1.5, 2.5, Totals(num_rounds=7, round_seconds=0.5))
+    status = ClusterStatus("1", True, "big, small", "exspec", (worker,), pools=(pool,))
+    message = convert_cluster.status_to_message(status)
+    assert convert_cluster.status_from_message(message) == status
 
 
 def test_an_unknown_worker_state_is_refused():

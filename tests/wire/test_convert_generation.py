@@ -27,6 +27,7 @@ from exspec.core.generation import (
 from exspec.core.params import SamplingParams, SpeculationParams
 from exspec.v1 import generation_pb2 as pb
 from exspec.wire import convert_generation as convert
+from exspec.wire.convert_prompt import prompt_from_message
 
 U32 = st.integers(0, 2**32 - 1)
 TEXT = st.text(min_size=1, max_size=10)
@@ -196,7 +197,7 @@ def test_events_that_are_not_known_are_protocol_errors():
 def test_a_conversation_is_bounded():
     messages = [pb.ChatMessage(role="user", content="x")] * 4097
     with pytest.raises(errors.InvalidRequestError, match="4096") as caught:
-        convert.prompt_from_message(pb.Prompt(chat=pb.Chat(messages=messages)))
+        prompt_from_message(pb.Prompt(chat=pb.Chat(messages=messages)))
     assert caught.value.field == "prompt"
 
 

@@ -27,6 +27,7 @@ class FakeCoordinator(registry_pb2_grpc.RegistryServiceServicer):
         self.events: asyncio.Queue[str] = asyncio.Queue()
         self.refusals: list[Exception] = []
         self.is_known = True
+        self.is_drained = False
 
     async def Register(self, request, context):
         assert request.worker.worker_id == "w"
@@ -38,7 +39,7 @@ class FakeCoordinator(registry_pb2_grpc.RegistryServiceServicer):
     async def Heartbeat(self, request, context):
         assert (request.worker_id, request.incarnation) == ("w", "i")
         self.events.put_nowait("heartbeat")
-        return registry_pb2.HeartbeatResponse(is_known=self.is_known)
+        return registry_pb2.HeartbeatResponse(is_known=self.is_known, should_stop=self.is_drained)
 
     async def Drain(self, request, context):
         assert (request.worker_id, request.incarnation) == ("w", "i")
@@ -106,6 +107,14 @@ async def test_it_registers_again_when_it_is_not_known():
         await coordinator.expect("heartbeat")
         coordinator.is_known = False
         await coordinator.expect("register")
+
+
+async def test_it_ends_when_an_operator_drained_the_worker():
+    coordinator = FakeCoordinator()
+    async with _coordinating(coordinator) as address, _keeping(address) as (_kept, task):
+        await coordinator.expect("heartbeat")
+        coordinator.is_drained = True
+        await asyncio.wait_for(task, 5)
 
 
 async def test_it_lives_through_a_coordinator_that_restarts():

@@ -15,10 +15,10 @@ from exspec.core.errors import InvalidRequestError, UnavailableError
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.channel import open_aio_channel
 from exspec.wire.health import probe
+from exspec.wire.interceptor import Edge, guard_stream
 from exspec.wire.process import write_port_file
 from exspec.wire.server import (
     RpcServer,
-    _guard_stream,
     is_loopback,
     join_address,
     reachable_address,
@@ -147,7 +147,7 @@ async def test_a_caller_that_leaves_while_it_is_sent_something_closes_the_handle
         return kept[-1]
 
     with pytest.raises(asyncio.CancelledError):
-        await _guard_stream(keep, "/a/b")("request", Gone())
+        await guard_stream(keep, Edge("/a/b", (), bytes.decode))(b"request", Gone())
     assert closed == ["request"]
 
 

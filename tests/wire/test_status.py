@@ -7,12 +7,13 @@ import inspect
 import grpc
 import grpc.aio
 import pytest
+from google.rpc import error_details_pb2
 from wire_servers import RaisingServicer, serving
 
 from exspec.core import errors
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.channel import open_aio_channel, open_channel
-from exspec.wire.status import build_error, from_call
+from exspec.wire.status import build_error, code_of, from_call, rpc_status, to_status
 
 REQUEST = target_pb2.GetTokenizerRequest()
 
@@ -21,7 +22,7 @@ def _example(error_class: type[errors.ExspecError]) -> errors.ExspecError:
     message = f"a {error_class.__name__}: ü, 100 %\nand a second line"
     if issubclass(error_class, errors.InvalidRequestError):
         return error_class(message, field="max_tokens", request_id="req-1")
-    if issubclass(error_class, errors.QueueFullError):
+    if issubclass(error_class, errors.CapacityError):
         return error_class(message, retry_after_seconds=2.25, request_id="req-1")
     return error_class(message, request_id="req-1")
 
@@ -143,3 +144,28 @@ def test_a_class_that_is_not_ours_becomes_the_nearest_one():
     assert type(build_error("NewerError", 3, "m")) is errors.InvalidRequestError
     assert type(build_error("NewerError", 2, "m")) is errors.InternalError
     assert type(build_error("", 14, "m")) is errors.UnavailableError
+
+
+def test_whatever_is_exhausted_says_when_to_retry():
+    for error in CLASSES:
+        if code_of(error("x")) == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
+            status = rpc_status.from_call(_Failed(to_status(error("x"))))
+            assert any(
+                detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in status.details
+            )
+
+
+class _Failed:
+    """A call that ended with a status."""
+
+    def __init__(self, status):
+        self._status = status
+
+    def code(self):
+        return self._status.code
+
+    def details(self):
+        return self._status.details
+
+    def trailing_metadata(self):
+        return self._status.trailing_metadata

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from types import SimpleNamespace
 
 import grpc.aio
@@ -52,6 +54,7 @@ async def _serving(*, is_loaded: bool = True):
                 channel=channel,
                 thread=thread,
                 runner=runner,
+                draft_runner=draft_runner,
                 verifier=verifier,
                 drafter=drafter,
                 target=target_pb2_grpc.TargetServiceStub(channel),
@@ -59,6 +62,7 @@ async def _serving(*, is_loaded: bool = True):
             )
     finally:
         runner.gate.set()
+        draft_runner.gate.set()
         await server.stop(0)
         thread.close()
 
@@ -167,6 +171,34 @@ async def test_what_came_over_a_stream_is_forgotten_when_it_ends(ending):
         assert served.drafter.num_sequences == 0
 
 
+def _wait(holds):
+    while not holds():
+        time.sleep(0.01)
+
+
+async def test_a_release_that_was_not_reached_when_its_stream_ended_is_not_lost():
+    """Else the slot is taken until the sequence counts as an orphan."""
+    async with _serving() as served:
+        verify, draft = served.target.Verify(), served.draft.Draft()
+        for call, request in ((verify, _verify(1)), (draft, _draft(1))):
+            await call.write(request)
+            assert (await call.read()).batch_id == 1
+        go_on = threading.Event()
+        served.thread.post(go_on.wait, 30)
+        waiting = served.thread._executor._work_queue.qsize
+        async with asyncio.timeout(30):
+            await verify.write(target_pb2.VerifyRequest(batch_id=2, released_sequence_ids=["s"]))
+            await draft.write(draft_pb2.DraftRequest(batch_id=2, released_sequence_ids=["s"]))
+            await asyncio.to_thread(_wait, lambda: waiting() >= 2)
+            verify.cancel()
+            draft.cancel()
+            # What each stream held is to be forgotten, in its turn.
+            await asyncio.to_thread(_wait, lambda: waiting() >= 4)
+        go_on.set()
+        await served.thread.run(lambda: None)
+        assert (served.verifier.num_sequences, served.drafter.num_sequences) == (0, 0)
+
+
 async def test_a_message_for_another_incarnation_is_refused():
     async with _serving() as made:
         for meant in ("", "life-1"):
@@ -179,3 +211,42 @@ async def test_a_message_for_another_incarnation_is_refused():
                 _ = [reply async for reply in stub(iter([request]))]
             assert isinstance(from_call(caught.value), WorkerLostError)
         assert len(made.runner.passes) == 2
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+async def test_what_waits_on_a_stream_that_is_given_up_is_not_computed(role):
+    """Its answers would be late: the coordinator has sent the rows elsewhere by then."""
+    async with _serving() as served:
+        runner = served.runner if role == "target" else served.draft_runner
+        entry = _verify if role == "target" else _draft
+        runner.gate.clear()
+        stub = served.target.Verify if role == "target" else served.draft.Draft
+        call = stub()
+        for number in range(1, 6):
+            await call.write(entry(number, f"s{number}"))
+        assert await asyncio.to_thread(runner.entered.wait, 10)
+        # Another stream's batch waits for the one thread behind what runs now.
+        behind = stub()
+        await behind.write(entry(1, "behind"))
+        await _until_queued(served.thread, 1)
+        call.cancel()
+        behind.cancel()
+        again = stub()
+        await again.write(entry(1, "again"))
+        # The batch behind, the end of both streams, the new stream's batch.
+        await _until_queued(served.thread, 4)
+        runner.gate.set()
+        assert (await again.read()).batch_id == 1
+        await again.done_writing()
+        assert await again.read() is grpc.aio.EOF
+        await served.thread.run(lambda: None)
+        first = {row.slot for row in runner.passes[0]}
+        assert len(first) == 1
+        num_prompts_fed = sum(row.start == 0 for rows in runner.passes for row in rows)
+        assert num_prompts_fed == 2  # the one that ran, and the new stream's
+
+
+async def _until_queued(thread: WorkerThread, num_items: int) -> None:
+    async with asyncio.timeout(20):
+        while thread._executor._work_queue.qsize() < num_items:  # noqa: ASYNC110 - nobody rings
+            await asyncio.sleep(0.01)

@@ -1,6 +1,6 @@
 """The workers: who registered, who fits, who is connected, whose lease ran out.
 
-It owns the links and the model that is served, and tells the driver who joined and who is lost.
+It owns the links, and tells the driver of a worker's pool who joined and who is lost.
 """
 
 from __future__ import annotations
@@ -11,53 +11,54 @@ from collections.abc import Callable, Sequence
 
 import grpc.aio
 
-from coordinator.driver import Driver
-from coordinator.links import (
-    Batch,
-    LinkEvents,
-    LinkKind,
-    Reply,
-    WorkerLink,
-    exchange_drafts,
-    exchange_verifies,
-    release_drafts,
-    release_verifies,
+from coordinator.links import Batch, LinkEvents, Reply, WorkerLink
+from coordinator.members import (
+    HeartbeatAnswer,
+    Incarnations,
+    Member,
+    Memory,
+    PoolLimits,
+    ServedModel,
 )
-from coordinator.members import Member, Memory, PoolLimits, ServedModel
+from coordinator.pools import Pools
+from coordinator.roles import link_kind
 from coordinator.scheduler.events import WorkerJoined
 from coordinator.text import TextCodec
 from exspec.core.cluster import WorkerInfo, WorkerState, WorkerStatus
-from exspec.core.errors import ExspecError, IncompatibleWorkerError
+from exspec.core.errors import ExspecError, IncompatibleWorkerError, InvalidRequestError
 from exspec.core.ids import Role, SequenceId, WorkerId
-from exspec.core.models import misfit
 from exspec.runtime.clock import Clock
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.convert_model import tokenizer_from_message
+from exspec.wire.tls import TlsConfig
 
 logger = logging.getLogger(__name__)
 
 
-class WorkerPool:
-    """Owns the registered workers. `attach` the driver before the first registration."""
+class WorkerRegistry:
+    """Owns the registered workers. Drivers send through it (`driver.Senders`)."""
 
-    def __init__(self, limits: PoolLimits, clock: Clock) -> None:
+    def __init__(
+        self,
+        pools: Pools,
+        limits: PoolLimits,
+        clock: Clock,
+        on_change: Callable[[], None],
+        worker_tls: TlsConfig | None = None,
+    ) -> None:
+        """`on_change` is called when a worker became ready or ceased to be."""
+        self._pools = pools
         self._limits = limits
+        self._worker_tls = worker_tls
         self._clock = clock
+        self._on_change = on_change
         self._members: dict[WorkerId, Member] = {}
         self._memory = Memory()
-        self._driver: Driver | None = None
+        self._incarnations = Incarnations()
         self._progress = asyncio.Event()
         """Set when a batch was answered or a worker lost: rows may have moved."""
-        self._on_change: Callable[[], None] = lambda: None
-        self.model: ServedModel | None = None
-        """None until a target is connected."""
 
-    def attach(self, driver: Driver, on_change: Callable[[], None]) -> None:
-        """Whom to tell; `on_change` is called when a worker became ready or ceased to be."""
-        self._driver = driver
-        self._on_change = on_change
-
-    # What the driver needs
+    # What drivers need
 
     def send(self, worker_id: WorkerId, batch: Batch) -> None:
         """Queue a batch for a worker."""
@@ -77,7 +78,7 @@ class WorkerPool:
         """A worker announces itself; a new incarnation replaces the old one.
 
         Raises:
-            IncompatibleWorkerError: it does not fit the cluster; status shows why.
+            IncompatibleWorkerError: it does not fit, or lost its name; status shows why.
         """
         self._require_fit(info)
         known = self._members.get(info.worker_id)
@@ -86,66 +87,60 @@ class WorkerPool:
                 known.last_heartbeat = self._clock()
                 return
             self._remove(known, WorkerState.LOST, "replaced by a new incarnation")
+        self._incarnations.note(info.worker_id, info.incarnation)
         member = Member(info, self._clock())
         self._members[info.worker_id] = member
         self._memory.gone.pop(info.worker_id, None)
         self._connect_fitting()
-        logger.info("pool.registered worker=%s role=%s", info.worker_id, info.role.value)
+        logger.info("registry.registered worker=%s role=%s", info.worker_id, info.role.value)
 
-    def heartbeat(self, worker_id: WorkerId, incarnation: str) -> bool:
-        """A sign of life; False if this incarnation is not known."""
-        member = self._members.get(worker_id)
-        if member is None or member.info.incarnation != incarnation:
-            return False
+    def heartbeat(self, worker_id: WorkerId, incarnation: str) -> HeartbeatAnswer:
+        """A sign of life."""
+        member = self._find(worker_id, incarnation)
+        if member is None:
+            return HeartbeatAnswer.REGISTER
         member.last_heartbeat = self._clock()
-        return True
+        if member.state is WorkerState.DRAINING and not member.num_sequences:
+            return HeartbeatAnswer.STOP
+        return HeartbeatAnswer.GO_ON
 
-    async def drain(self, worker_id: WorkerId, incarnation: str) -> int:
+    async def leave(self, worker_id: WorkerId, incarnation: str) -> int:
         """Move what a worker holds, then let it go; the number of sequences moved."""
-        member = self._members.get(worker_id)
-        if member is None or member.info.incarnation != incarnation:
+        member = self._find(worker_id, incarnation)
+        if member is None:
             return 0
-        num_moved = self._require_driver().scheduler.rows_on(worker_id)
-        member.state = WorkerState.DRAINING
-        if member.is_member:
-            self._require_driver().drain(worker_id)
-        while member.is_member and self._require_driver().scheduler.rows_on(worker_id):
-            self._progress.clear()
-            await self._progress.wait()
+        num_moved = await self._move_rows(member)
         if self._members.get(worker_id) is member:
             self._remove(member, WorkerState.LOST, "left")
         return num_moved
 
     # What operators ask
 
-    @property
-    def has_target(self) -> bool:
-        """Whether a connected target takes rows."""
-        return any(
-            member.info.role is Role.TARGET and member.state is WorkerState.READY
-            for member in self._members.values()
-        )
+    async def drain(self, worker_id: WorkerId) -> int:
+        """Move what a worker holds; it is told to stop then. The number of sequences moved.
 
-    @property
-    def max_length(self) -> int:
-        """The longest sequence a connected target can hold; 0 without one."""
-        lengths = [
-            member.info.model.max_length
-            for member in self._members.values()
-            if member.info.role is Role.TARGET and member.state is WorkerState.READY
-        ]
-        return max(lengths, default=0)
+        Raises:
+            InvalidRequestError: no such worker is registered.
+        """
+        member = self._members.get(worker_id)
+        if member is None:
+            known = ", ".join(self._members) or "none"
+            raise InvalidRequestError(
+                f"worker {worker_id!r} is not known; known: {known}", field="worker_id"
+            )
+        logger.info("registry.draining worker=%s", worker_id)
+        return await self._move_rows(member)
 
     def statuses(self) -> tuple[WorkerStatus, ...]:
         """Workers in the order they joined, then those that are gone."""
-        scheduler = self._require_driver().scheduler
         present = tuple(
             WorkerStatus(
                 member.info,
                 member.state,
                 member.trouble,
-                scheduler.rows_on(member.info.worker_id) if member.is_member else 0,
+                member.num_sequences,
                 self._clock() - member.last_heartbeat,
+                "" if member.pool is None else member.pool.name,
             )
             for member in self._members.values()
         )
@@ -169,49 +164,42 @@ class WorkerPool:
 
     # Fit
 
+    def _find(self, worker_id: WorkerId, incarnation: str) -> Member | None:
+        member = self._members.get(worker_id)
+        return member if member is not None and member.info.incarnation == incarnation else None
+
     def _require_fit(self, info: WorkerInfo) -> None:
-        reason = self._misfit(info)
+        reason = self._pools.misfit(info)
+        if self._incarnations.is_replaced(info.worker_id, info.incarnation):
+            reason = f"worker id {info.worker_id!r} was taken over by another process"
         if reason is not None:
             self._memory.note(WorkerStatus(info, WorkerState.REFUSED, reason))
-            logger.warning("pool.refused worker=%s reason=%s", info.worker_id, reason)
+            logger.warning("registry.refused worker=%s reason=%s", info.worker_id, reason)
             raise IncompatibleWorkerError(f"worker {info.worker_id} is refused: {reason}")
-
-    def _misfit(self, info: WorkerInfo) -> str | None:
-        if self.model is None:
-            return None
-        served = self.model.facts
-        if info.role is Role.DRAFT:
-            return misfit(info.model, served)
-        if info.model.fingerprint != served.fingerprint:
-            return (
-                f"target model {info.model.name!r} ({info.model.dtype}, fingerprint "
-                f"{info.model.fingerprint[:12]}) is not the served model {served.name!r} "
-                f"({served.dtype}, fingerprint {served.fingerprint[:12]})"
-            )
-        return None
 
     def _refuse_misfits(self) -> None:
         """Workers that registered before there was a model to fit."""
         for member in tuple(self._members.values()):
-            reason = self._misfit(member.info)
+            reason = self._pools.misfit(member.info)
             if reason is not None:
-                logger.warning("pool.refused worker=%s reason=%s", member.info.worker_id, reason)
+                worker_id = member.info.worker_id
+                logger.warning("registry.refused worker=%s reason=%s", worker_id, reason)
                 self._remove(member, WorkerState.REFUSED, reason)
 
     def _connect_fitting(self) -> None:
-        """Targets at once; drafts when there is a target to fit."""
+        """Targets at once; drafts when there is a pool for them."""
         for member in self._members.values():
-            may_connect = member.info.role is Role.TARGET or self.model is not None
-            if may_connect and member.link_task is None:
+            is_target = member.info.role is Role.TARGET
+            if member.link_task is None and (is_target or self._pools.home_of(member.info)):
                 self._connect(member)
 
     # Links
 
     def _connect(self, member: Member) -> None:
         async def on_up(channel: grpc.aio.Channel) -> None:
-            if member.info.role is Role.TARGET and self.model is None:
+            if self._pools.home_of(member.info) is None:
                 await self._define_model(member, channel)
-            self._refuse_misfits()
+                self._refuse_misfits()
             self._join(member)
             self._connect_fitting()
 
@@ -219,57 +207,48 @@ class WorkerPool:
             self._leave(member, error)
 
         def on_reply(reply: Reply) -> None:
-            self._require_driver().take_reply(member.info.worker_id, reply)
+            if member.pool is not None:
+                member.pool.driver.take_reply(member.info.worker_id, reply)
             self._progress.set()
 
         member.link = WorkerLink(
             member.info,
-            self._link_kind(member.info.role),
+            link_kind(member.info.role, self._limits, self._worker_tls),
             LinkEvents(on_up, on_down, on_reply),
         )
         member.link_task = asyncio.create_task(member.link.run())
 
-    def _link_kind(self, role: Role) -> LinkKind:
-        if role is Role.TARGET:
-            return LinkKind(
-                exchange_verifies, release_verifies, self._limits.target_timeout_seconds
-            )
-        return LinkKind(exchange_drafts, release_drafts, self._limits.draft_timeout_seconds)
-
     async def _define_model(self, member: Member, channel: grpc.aio.Channel) -> None:
-        """The first target that answers says what the cluster serves."""
+        """The first target of a name that answers says what is served under it."""
         stub = target_pb2_grpc.TargetServiceStub(channel)
         message = await stub.GetTokenizer(target_pb2.GetTokenizerRequest())
         assets = tokenizer_from_message(message)
         codec = await asyncio.to_thread(TextCodec, assets)
-        if self.model is None:
-            self.model = ServedModel(member.info.model, codec)
+        self._pools.define(ServedModel(member.info.model, codec))
 
     def _join(self, member: Member) -> None:
-        if member.state is not WorkerState.JOINING:
+        info, pool = member.info, self._pools.home_of(member.info)
+        if member.state is not WorkerState.JOINING or pool is None:
             return
         member.state = WorkerState.READY
-        member.is_member = True
-        self._require_driver().join(
+        member.pool = pool
+        pool.driver.join(
             WorkerJoined(
-                member.info.worker_id,
-                member.info.role,
-                member.info.num_slots,
-                member.info.model.max_length,
-                member.info.kv_layout,
+                info.worker_id, info.role, info.num_slots, info.model.max_length, info.kv_layout
             )
         )
-        logger.info("pool.joined worker=%s", member.info.worker_id)
+        logger.info("registry.joined worker=%s model=%s", info.worker_id, pool.name)
         self._on_change()
 
     def _leave(self, member: Member, error: ExspecError) -> None:
         """The link is down; it comes back by itself while the worker keeps its lease."""
+        worker_id = member.info.worker_id
         if member.state is WorkerState.READY:
             member.state = WorkerState.JOINING
-        if member.is_member:
-            member.is_member = False
-            logger.warning("pool.lost worker=%s reason=%s", member.info.worker_id, error.message)
-            self._require_driver().lose(member.info.worker_id)
+        pool, member.pool = member.pool, None
+        if pool is not None:
+            logger.warning("registry.lost worker=%s reason=%s", worker_id, error.message)
+            pool.driver.lose(worker_id)
         self._progress.set()
         self._on_change()
 
@@ -284,6 +263,14 @@ class WorkerPool:
             del self._members[worker_id]
         self._memory.note(WorkerStatus(member.info, state, reason))
 
-    def _require_driver(self) -> Driver:
-        assert self._driver is not None
-        return self._driver
+    async def _move_rows(self, member: Member) -> int:
+        """No new rows from now on; answers, with the number there were, when none is left."""
+        num_moved = member.num_sequences
+        member.state = WorkerState.DRAINING
+        if member.pool is not None:
+            member.pool.driver.drain(member.info.worker_id)
+        self._on_change()
+        while member.num_sequences:
+            self._progress.clear()
+            await self._progress.wait()
+        return num_moved

@@ -1,0 +1,1 @@
+"""Certificates for a cluster of one's own. Needs `cryptography`, which no service does."""

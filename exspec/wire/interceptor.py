@@ -1,0 +1,162 @@
+"""The edge of every server: who calls is checked, bytes become messages, errors become statuses.
+
+One interceptor does all three, in this order, so that nothing of a refused caller is parsed and
+nothing that is raised escapes without a status of ours. No service logic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from exspec.core.errors import ExspecError, InternalError, InvalidRequestError
+from exspec.wire.auth import Call, Guard
+from exspec.wire.health import SERVICE_NAME
+from exspec.wire.status import to_status
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+ABORT_SECONDS = 5.0
+"""How long a handler waits for its error to be taken off its hands."""
+
+_HEALTH = f"/{SERVICE_NAME}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What stands before one method: its guards and its parser."""
+
+    method: str
+    guards: tuple[Guard, ...]
+    parse: Callable[[bytes], Any]
+
+    def admit(self, context: Context) -> None:
+        """Raises what a guard raises."""
+        for guard in self.guards:
+            guard(self.method, cast("Call", context))
+
+    def message(self, raw: bytes) -> Any:  # noqa: ANN401 - whatever the method takes
+        """The message; InvalidRequestError when the bytes are none."""
+        try:
+            return self.parse(raw)
+        except DecodeError as error:
+            raise InvalidRequestError(
+                f"the request is not the message that {self.method} takes", field="request"
+            ) from error
+
+
+class Messages:
+    """The messages of a stream, parsed one by one as they are asked for."""
+
+    def __init__(self, raws: AsyncIterable[bytes], edge: Edge) -> None:
+        self._raws = raws
+        self._edge = edge
+        self._iterator: AsyncIterator[bytes] | None = None
+        """None until the first is asked for: the library warns of one that was never used."""
+
+    def __aiter__(self) -> Messages:
+        return self
+
+    async def __anext__(self) -> Any:  # noqa: ANN401 - as above
+        if self._iterator is None:
+            self._iterator = aiter(self._raws)
+        return self._edge.message(await anext(self._iterator))
+
+
+class EdgeInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every handler of a server. Guards are asked in order; health is never guarded."""
+
+    def __init__(self, guards: Sequence[Guard] = ()) -> None:
+        self._guards = tuple(guards)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:  # noqa: ANN401 - the library's own type
+        """Wrap the handler by its kind."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method: str = handler_call_details.method
+        guards = () if method.startswith(_HEALTH) else self._guards
+        edge = Edge(method, guards, handler.request_deserializer or bytes)
+        wrapped, make = _wrap(handler, edge)
+        return make(
+            cast("Any", wrapped),
+            request_deserializer=None,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _wrap(handler: Any, edge: Edge) -> tuple[object, Callable[..., Any]]:  # noqa: ANN401
+    if handler.request_streaming and handler.response_streaming:
+        return guard_stream(handler.stream_stream, edge), grpc.stream_stream_rpc_method_handler
+    if handler.response_streaming:
+        return guard_stream(handler.unary_stream, edge), grpc.unary_stream_rpc_method_handler
+    assert not handler.request_streaming, "no service of ours takes a stream for one answer"
+    return _guard_unary(handler.unary_unary, edge), grpc.unary_unary_rpc_method_handler
+
+
+def _guard_unary(
+    inner: Callable[[Any, Context], Awaitable[Any]], edge: Edge
+) -> Callable[[bytes, Context], Awaitable[Any]]:
+    async def guarded(raw: bytes, context: Context) -> Any:  # noqa: ANN401
+        try:
+            edge.admit(context)
+            return await inner(edge.message(raw), context)
+        except Exception as error:  # noqa: BLE001 - the edge of the process
+            return await _abort(context, error, edge.method)
+
+    return guarded
+
+
+def guard_stream(
+    inner: Callable[[Any, Context], Any], edge: Edge
+) -> Callable[[Any, Context], Awaitable[None]]:
+    """Writes the responses itself: a caller may leave while one is being sent.
+
+    The library would leave a generator that it was sending for to the garbage collector, and with
+    it all that its `finally` frees.
+    """
+
+    async def guarded(raw: Any, context: Context) -> None:  # noqa: ANN401
+        try:
+            edge.admit(context)
+            request = edge.message(raw) if isinstance(raw, bytes) else Messages(raw, edge)
+            responses = inner(request, context)
+            if inspect.iscoroutine(responses):
+                await responses  # the library's health servicer writes to the context, too
+                return
+            async with contextlib.aclosing(responses):
+                async for response in responses:
+                    await context.write(response)
+        except Exception as error:  # noqa: BLE001 - the edge of the process
+            await _abort(context, error, edge.method)
+
+    return guarded
+
+
+async def _abort(context: Context, error: Exception, method: str) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if not isinstance(error, ExspecError):
+        error_id = uuid.uuid4().hex[:12]
+        logger.error("rpc.failed method=%s error_id=%s", method, error_id, exc_info=error)
+        error = InternalError(f"internal error {error_id}; see the server's log")
+    with contextlib.suppress(TimeoutError):
+        # A caller that does not read gets the status when it does; nobody waits for that.
+        async with asyncio.timeout(ABORT_SECONDS):
+            await context.abort_with_status(to_status(error))

@@ -1,0 +1,152 @@
+"""A coordinator killed in mid-generation and started again: nobody can tell but by the time.
+
+The workers stay; they forget what the dead coordinator had given them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+
+import pytest
+
+from exspec import AsyncClient, Client, Delta, GenerationResult, InvalidRequestError
+from exspec.cli.cluster import LocalCluster
+from exspec.core.generation import Completed, Started
+from tests.e2e.conftest import plan
+
+PROMPTS = ("a request that is under way", "Zwölf Boxkämpfer 🦊 jagen", "1 2 3 1 2 3 1 2", "x")
+LENGTH = 150
+OPTIONS = {"max_tokens": LENGTH, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def cluster(make_cluster, target_dir, noise_dir):
+    """As few slots as sequences, so that one that is not freed is missed."""
+    cluster = make_cluster(plan(target_dir, noise_dir, max_num_seqs=2))
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster) -> list[GenerationResult]:
+    """The results without any loss."""
+    with Client(cluster.address) as client:
+        results = client.generate_batch(PROMPTS, **OPTIONS)
+    assert all(isinstance(result, GenerationResult) for result in results)
+    return [result for result in results if isinstance(result, GenerationResult)]
+
+
+class Loss:
+    """Kills the coordinator once, when enough tokens were seen, and starts it again."""
+
+    def __init__(self, cluster: LocalCluster, num_tokens: int) -> None:
+        self._cluster = cluster
+        self._num_tokens = num_tokens
+        self._restarting: threading.Thread | None = None
+
+    def note(self, event: object) -> None:
+        """An event was seen."""
+        if isinstance(event, Delta):
+            self._num_tokens -= len(event.token_ids)
+        if self._num_tokens <= 0 and self._restarting is None:
+            self._cluster.kill("target-0", signal.SIGSTOP)  # the end may not come first
+            self._cluster.kill("coordinator")
+            self._restarting = threading.Thread(target=self._restart)
+            self._restarting.start()
+
+    def done(self) -> None:
+        """It happened, and is over."""
+        assert self._restarting is not None
+        self._restarting.join(60)
+
+    def _restart(self) -> None:
+        self._cluster.kill("target-0", signal.SIGCONT)
+        self._cluster.restart_coordinator()
+
+
+def same(result: object, expected: GenerationResult) -> None:
+    """All that does not depend on time is equal."""
+    assert isinstance(result, GenerationResult), result
+    for field in ("text", "token_ids", "finish_reason", "usage", "stop_string", "model"):
+        assert getattr(result, field) == getattr(expected, field)
+
+
+def all_slots_are_free(client: Client, undisturbed: list[GenerationResult]) -> None:
+    """The workers hold nothing of before: as many as fit run at once, and end."""
+    assert all(not worker.num_sequences for worker in client.cluster_status().workers)
+    results = client.generate_batch(PROMPTS, **OPTIONS)
+    for result, expected in zip(results, undisturbed, strict=True):
+        same(result, expected)
+        assert result.num_resumes == 0
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 40, 100])
+def test_a_stream_goes_on(cluster, undisturbed, num_tokens):
+    loss = Loss(cluster, num_tokens)
+    with Client(cluster.address) as client:
+        kinds = []
+        with client.stream(PROMPTS[0], **OPTIONS) as stream:
+            for event in stream:
+                kinds.append(type(event))
+                loss.note(event)
+            result = stream.final()
+        loss.done()
+        same(result, undisturbed[0])
+        assert (kinds.count(Started), kinds.count(Completed)) == (1, 1)
+        assert kinds[0] is Started
+        assert kinds[-1] is Completed
+        if num_tokens < 2:
+            assert result.num_resumes == 1
+        all_slots_are_free(client, undisturbed)
+
+
+async def test_asynchronous_streams_go_on_side_by_side(cluster, undisturbed):
+    loss = Loss(cluster, 60)
+
+    async def read(client: AsyncClient, prompt: str) -> GenerationResult:
+        async with client.stream(prompt, **OPTIONS) as stream:
+            async for event in stream:
+                loss.note(event)
+            return await stream.final()
+
+    async with AsyncClient(cluster.address) as client:
+        results = await asyncio.gather(*(read(client, prompt) for prompt in PROMPTS))
+    await asyncio.to_thread(loss.done)
+    for result, expected in zip(results, undisturbed, strict=True):
+        same(result, expected)
+    with Client(cluster.address) as client:
+        all_slots_are_free(client, undisturbed)
+
+
+def test_a_batch_resumes_what_is_left_of_it(cluster, undisturbed):
+    loss = Loss(cluster, 200)
+    prompts = [*PROMPTS[:2], "", *PROMPTS[2:]]
+    with Client(cluster.address) as client:
+        with client.stream_batch(prompts, **OPTIONS) as stream:
+            for _, event in stream:
+                loss.note(event)
+            results = stream.final()
+        loss.done()
+        assert isinstance(results.pop(2), InvalidRequestError)
+        for result, expected in zip(results, undisturbed, strict=True):
+            same(result, expected)
+        all_slots_are_free(client, undisturbed)
+
+
+def test_a_coordinator_that_is_told_to_stop_is_resumed_after_it_too(cluster, undisturbed):
+    with Client(cluster.address) as client:
+        with client.stream(PROMPTS[1], **OPTIONS) as stream:
+            events = iter(stream)
+            next(events)
+            cluster.kill("target-0", signal.SIGSTOP)
+            cluster.kill("coordinator", signal.SIGTERM)
+            restarting = threading.Thread(target=cluster.restart_coordinator)
+            restarting.start()
+            resuming = threading.Timer(8, cluster.kill, ("target-0", signal.SIGCONT))
+            resuming.start()
+            result = stream.final()
+        restarting.join(60)
+        resuming.join()
+        same(result, undisturbed[1])
