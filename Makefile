@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-compose check lint types contracts proto-check protos format clean
+.PHONY: help setup setup-dev demo test test-compose soak fuzz check lint types contracts proto-check protos format clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -35,6 +35,12 @@ test: $(VENV)/.dev  ## Run the tests
 
 test-compose: $(VENV)/.dev  ## Build the image, run the cluster on the Docker engine that answers, take it down
 	$(BIN)/python -m pytest -m compose tests/compose
+
+soak: $(VENV)/.dev  ## 64 clients while workers join and die: make soak MINUTES=30
+	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),30) --restart-coordinator 180
+
+fuzz: $(VENV)/.dev  ## Nonsense to every RPC of a live cluster: make fuzz MINUTES=5
+	$(BIN)/python -m tests.chaos.fuzz --minutes $(or $(MINUTES),5)
 
 check: lint types contracts proto-check  ## Lint, types, import contracts, proto drift
 
