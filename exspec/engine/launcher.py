@@ -8,6 +8,7 @@ loopback. The model is not loaded here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -32,8 +33,7 @@ from exspec.runtime.logs import set_up_logging
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
-STOP_SECONDS = 30
-"""What the ranks get beyond their grace to end by themselves."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _LOOPBACK_NAMES = ("lo", "lo0")
 
@@ -42,7 +42,6 @@ def main(argv: Sequence[str]) -> int:
     """0 if all ranks ended well, 1 if one did not."""
     parser = ArgumentParser(prog=f"python -m {__spec__.name if __spec__ else 'launcher'}")
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--grace-seconds", type=int, required=True)
     parser.add_argument("--log-level", default="info")
     parser.add_argument("--log-format", default="text")
     parser.add_argument("command", nargs="+")
@@ -50,31 +49,34 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(arguments.log_level, arguments.log_format)
     # It would have the last word on every failure, and knows less about it than the ranks.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    return launch(arguments.command, arguments.ranks, arguments.grace_seconds + STOP_SECONDS)
+    return launch(arguments.command, arguments.ranks)
 
 
-def launch(command: Sequence[str], num_ranks: int, stop_seconds: int) -> int:
-    """Run the command as ranks 0, 1, … until they end; a signal to stop is handed on to all.
+def launch(command: Sequence[str], num_ranks: int) -> int:
+    """Run the command as ranks 0, 1, … until they end; when one fails the others are ended.
 
-    When one fails the others are ended. `stop_seconds` is what they get before they are killed.
+    Signals are handed on, and what they lead to is waited for: how long a worker drains is its own
+    business, and a second signal ends it at once.
     """
     with tempfile.TemporaryDirectory(prefix="exspec-ranks-") as folder:
-        context: PContext | None = None
         try:
             context = _start(command, num_ranks, Path(folder))
-            result = context.wait(period=POLL_SECONDS)
-        except SignalException as stop:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)  # it has been heard
-            if context is None:
-                return 1
-            context.close(stop.sigval, timeout=stop_seconds)
-            result = context.wait(timeout=0)
-    if result is None or not result.failures:
-        return 0 if result else 1
-    for failure in result.failures.values():
+            for number in _SIGNALS:
+                signal.signal(number, lambda number, _frame: _hand_on(context, number))
+        except SignalException:  # ranks that have started see that this process is gone
+            return 1
+        result = context.wait(period=POLL_SECONDS)
+    failures = {} if result is None else result.failures
+    for failure in failures.values():
         _log_killed(failure)
-    return 1
+    return 1 if failures else 0
+
+
+def _hand_on(context: PContext, number: int) -> None:
+    """Tell every rank, which leads a group of its own."""
+    for pid in context.pids().values():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, number)
 
 
 def _log_killed(failure: ProcessFailure) -> None:

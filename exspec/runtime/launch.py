@@ -6,7 +6,6 @@ here: `--help` and a wrong setting are answered before it is loaded.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
@@ -109,7 +108,6 @@ def launcher_command(
     """How to start all ranks of a worker, each running `python -m MODULE ARGUMENTS`."""
     python = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
     flags = [f"--ranks={settings.tensor_parallel}"]
-    flags.append(f"--grace-seconds={math.ceil(settings.grace_seconds)}")
     flags += [f"--log-level={settings.log_level}", f"--log-format={settings.log_format}"]
     return [*python, "-m", LAUNCHER, *flags, "--", *python, "-m", module, *arguments]
 

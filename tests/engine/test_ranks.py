@@ -29,7 +29,7 @@ CASES = [
 
 def launch(scenario: str, folder: Path, num_ranks: int = 2) -> subprocess.CompletedProcess[str]:
     """The scenario on so many ranks, through our launcher."""
-    launcher = ["-m", "exspec.engine.launcher", f"--ranks={num_ranks}", "--grace-seconds=0", "--"]
+    launcher = ["-m", "exspec.engine.launcher", f"--ranks={num_ranks}", "--"]
     command = [
         sys.executable,
         "-m",

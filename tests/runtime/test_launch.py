@@ -62,13 +62,13 @@ def test_another_number_of_ranks_than_asked_for_is_refused(monkeypatch, capsys):
 
 
 def test_the_launcher_runs_the_worker_as_it_was_called():
-    settings = ModelWorkerSettings(tensor_parallel=4, grace_seconds=2.5)
+    settings = ModelWorkerSettings(tensor_parallel=4)
     command = launcher_command(settings, "target_worker", ["--model", "m"])
     launcher, worker = command[: command.index("--")], command[command.index("--") + 1 :]
     assert launcher[0] == worker[0] == sys.executable
     place = launcher.index("exspec.engine.launcher")
     assert launcher[place + 1 :] == [
-        "--ranks=4", "--grace-seconds=3", "--log-level=info", "--log-format=text"
+        "--ranks=4", "--log-level=info", "--log-format=text"
     ]  # fmt: skip
     assert worker[-4:] == ["-m", "target_worker", "--model", "m"]
 
