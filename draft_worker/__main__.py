@@ -12,6 +12,7 @@ from exspec.core.cluster import WorkerInfo
 from exspec.core.ids import Role
 from exspec.core.models import ModelFacts
 from exspec.runtime.clock import monotonic
+from exspec.runtime.launch import rank_place
 from exspec.runtime.logs import set_up_logging
 from exspec.runtime.settings import load_settings
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from draft_worker.drafter import Drafter
     from draft_worker.proposer import Proposer
     from draft_worker.servicer import DraftServicer
-    from exspec.engine.model_runner import ModelRunner
+    from exspec.engine.worker_model import ModelOrder, WorkerRunner
+    from exspec.runtime.launch import RankPlace
     from exspec.runtime.worker_metrics import WorkerMeasures
     from exspec.runtime.worker_thread import WorkerThread
     from exspec.wire.worker_process import Identity
@@ -34,11 +36,14 @@ class DraftRole:
 
     service_name = "exspec.v1.DraftService"
 
-    def __init__(self, settings: DraftSettings, identity: Identity) -> None:
+    def __init__(
+        self, settings: DraftSettings, identity: Identity, place: RankPlace | None = None
+    ) -> None:
         self._settings = settings
         self._identity = identity
+        self._place = place
         self._servicer: DraftServicer | None = None
-        self._runner: ModelRunner | None = None
+        self._runner: WorkerRunner | None = None
         self._drafter: Drafter | None = None
 
     @property
@@ -102,6 +107,13 @@ class DraftRole:
             ahead.num_wasted,
         )
 
+    def stop_ranks(self) -> None:
+        """Let the other ranks of the model end, once nothing is served any more."""
+        if self._runner is not None:
+            from exspec.engine.worker_model import stop_ranks
+
+            stop_ranks(self._runner)
+
     def _proposer(self) -> Proposer:
         settings = self._settings
         if settings.model == NGRAM:
@@ -115,10 +127,14 @@ class DraftRole:
         from draft_worker.model_proposer import ModelProposer
         from exspec.engine.worker_model import load_worker_model
 
-        _loaded, self._runner = load_worker_model(
-            settings, role=Role.DRAFT, model=settings.model, num_slots=settings.max_num_seqs
-        )
+        _loaded, self._runner = load_worker_model(settings, _order(settings, self._place))
         return ModelProposer(self._runner)
+
+
+def _order(settings: DraftSettings, place: RankPlace | None) -> ModelOrder:
+    from exspec.engine.worker_model import ModelOrder
+
+    return ModelOrder(Role.DRAFT, settings.model, settings.max_num_seqs, place)
 
 
 def _ngram_facts() -> ModelFacts:
@@ -142,13 +158,19 @@ def _ngram_facts() -> ModelFacts:
 def main(argv: list[str]) -> int:
     """Run until told to stop; 1 if the worker could not serve."""
     settings = load_settings(DraftSettings, argv)
+    place = rank_place(settings, "draft_worker", argv)
     set_up_logging(settings.log_level, settings.log_format)
+    if place is not None and place.rank:
+        from exspec.engine.worker_model import follow_worker
+
+        return follow_worker(settings, _order(settings, place))
 
     from exspec.wire.worker_process import Identity, run_process
 
     identity = Identity(Role.DRAFT, settings.worker_id)
-    role = DraftRole(settings, identity)
+    role = DraftRole(settings, identity, place)
     exit_code = run_process(role, identity, settings)
+    role.stop_ranks()
     role.log_totals()
     return exit_code
 

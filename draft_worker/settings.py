@@ -46,6 +46,13 @@ class DraftSettings(ModelWorkerSettings):
         "takes time from the target. Not for ngram.",
     )
 
+    @field_validator("model")
+    @classmethod
+    def _ngram_is_no_model(cls, value: str, values: ValidationInfo) -> str:
+        if value == NGRAM and values.data.get("tensor_parallel", 1) > 1:
+            raise ValueError("the n-gram draft cannot be shared with --tensor-parallel")
+        return value
+
     @field_validator("draft_ahead")
     @classmethod
     def _needs_a_model(cls, value: int, values: ValidationInfo) -> int:

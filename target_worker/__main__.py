@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from exspec.core.cluster import WorkerInfo
 from exspec.core.ids import Role
 from exspec.runtime.clock import monotonic
+from exspec.runtime.launch import rank_place
 from exspec.runtime.logs import set_up_logging
 from exspec.runtime.settings import load_settings
 from target_worker.settings import TargetSettings
@@ -16,7 +17,8 @@ from target_worker.settings import TargetSettings
 if TYPE_CHECKING:
     import grpc.aio
 
-    from exspec.engine.model_runner import ModelRunner
+    from exspec.engine.worker_model import ModelOrder, WorkerRunner
+    from exspec.runtime.launch import RankPlace
     from exspec.runtime.worker_metrics import WorkerMeasures
     from exspec.runtime.worker_thread import WorkerThread
     from exspec.wire.worker_process import Identity
@@ -28,11 +30,14 @@ class TargetRole:
 
     service_name = "exspec.v1.TargetService"
 
-    def __init__(self, settings: TargetSettings, identity: Identity) -> None:
+    def __init__(
+        self, settings: TargetSettings, identity: Identity, place: RankPlace | None = None
+    ) -> None:
         self._settings = settings
         self._identity = identity
+        self._place = place
         self._servicer: TargetServicer | None = None
-        self._runner: ModelRunner | None = None
+        self._runner: WorkerRunner | None = None
 
     @property
     def measures(self) -> WorkerMeasures:
@@ -60,9 +65,7 @@ class TargetRole:
 
         assert self._servicer is not None
         settings = self._settings
-        loaded, self._runner = load_worker_model(
-            settings, role=Role.TARGET, model=settings.model, num_slots=settings.max_num_seqs
-        )
+        loaded, self._runner = load_worker_model(settings, _order(settings, self._place))
         verifier = Verifier(self._runner, monotonic, orphan_seconds=settings.orphan_seconds)
         self._servicer.open(verifier, loaded.tokenizer)
 
@@ -80,16 +83,37 @@ class TargetRole:
             kv_bytes=self._runner.kv_bytes,
         )
 
+    def stop_ranks(self) -> None:
+        """Let the other ranks of the model end, once nothing is served any more."""
+        if self._runner is not None:
+            from exspec.engine.worker_model import stop_ranks
+
+            stop_ranks(self._runner)
+
+
+def _order(settings: TargetSettings, place: RankPlace | None) -> ModelOrder:
+    from exspec.engine.worker_model import ModelOrder
+
+    return ModelOrder(Role.TARGET, settings.model, settings.max_num_seqs, place)
+
 
 def main(argv: list[str]) -> int:
     """Run until told to stop; 1 if the worker could not serve."""
     settings = load_settings(TargetSettings, argv)
+    place = rank_place(settings, "target_worker", argv)
     set_up_logging(settings.log_level, settings.log_format)
+    if place is not None and place.rank:
+        from exspec.engine.worker_model import follow_worker
+
+        return follow_worker(settings, _order(settings, place))
 
     from exspec.wire.worker_process import Identity, run_process
 
     identity = Identity(Role.TARGET, settings.worker_id)
-    return run_process(TargetRole(settings, identity), identity, settings)
+    role = TargetRole(settings, identity, place)
+    exit_code = run_process(role, identity, settings)
+    role.stop_ranks()
+    return exit_code
 
 
 if __name__ == "__main__":

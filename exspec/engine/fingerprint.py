@@ -11,15 +11,23 @@ from hashlib import sha256
 import torch
 from transformers import PreTrainedModel
 
+from exspec.engine.ranks import whole
+
 _SAMPLES_PER_TENSOR = 64
-_NOT_THE_MODEL = ("_name_or_path", "transformers_version", "_attn_implementation", "dtype")
+_NOT_THE_MODEL = (
+    "_name_or_path",
+    "transformers_version",
+    "_attn_implementation",
+    "dtype",
+    "distributed_config",
+)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def fingerprint_of(model: PreTrainedModel) -> str:
     """Hash of the configuration, the dtype, and names, shapes and sampled values of all weights.
 
-    Neither the path nor the device has a part in it.
+    Neither the path nor the device has a part in it, nor over how many of them it is spread.
     """
     digest = sha256()
     config = {k: v for k, v in model.config.to_dict().items() if k not in _NOT_THE_MODEL}
@@ -27,7 +35,7 @@ def fingerprint_of(model: PreTrainedModel) -> str:
     digest.update(str(model.dtype).encode())
     for name, weights in model.named_parameters():
         digest.update(f"{name}:{tuple(weights.shape)}".encode())
-        flat = weights.detach().reshape(-1)
+        flat = whole(weights.detach()).reshape(-1)
         step = max(1, flat.numel() // _SAMPLES_PER_TENSOR)
         digest.update(flat[::step].to("cpu", torch.float64).numpy().tobytes())
     return digest.hexdigest()

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from exspec.core.errors import InvalidRequestError, UnsupportedModelError
 from exspec.engine.packing import PackedLinear, can_pack
+from exspec.engine.ranks import whole
 
 NOT_FINITE = -1
 """In place of a choice, in tensors only: a mark that travels to the host with the choices."""
@@ -70,7 +71,7 @@ class CutHead:
     def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
         """See `Head`."""
         hidden = self._body(**inputs).last_hidden_state[0, wanted]
-        places = _first_largest(self._head(hidden))
+        places = _first_largest(self._head(hidden.to(self._ids.device)))
         return torch.where(places == NOT_FINITE, places, self._ids[places])
 
 
@@ -85,9 +86,9 @@ def _first_largest(logits: torch.Tensor) -> torch.Tensor:
 
 def _rows_of(head: nn.Linear | PackedLinear, rows: torch.Tensor) -> nn.Module:
     """A head of the given rows alone."""
-    weight = head.weight.detach()[rows]
+    weight = whole(head.weight.detach())[rows]
     cut = nn.Linear(weight.shape[1], weight.shape[0], bias=head.bias is not None, device="meta")
     cut.weight = nn.Parameter(weight, requires_grad=False)
     if head.bias is not None:
-        cut.bias = nn.Parameter(head.bias.detach()[rows], requires_grad=False)
+        cut.bias = nn.Parameter(whole(head.bias.detach())[rows], requires_grad=False)
     return PackedLinear(cut) if can_pack(weight) else cut

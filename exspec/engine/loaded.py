@@ -11,6 +11,7 @@ from exspec.core.errors import UnsupportedModelError
 from exspec.core.models import ModelFacts, TokenizerAssets
 from exspec.engine.kv.hf_adapter import AttentionShape
 from exspec.engine.kv.store import KvShape
+from exspec.engine.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class LoadedModel:
     """A model ready to run, what is known of it, and its tokenizer as data.
 
     `draft_vocabulary` holds the token ids worth drafting over, if the model came with a list.
-    On a CPU in float32 the model's linear layers are packed (`exspec.engine.packing`).
+    On a CPU in float32 the model's linear layers are packed (`exspec.engine.packing`). `ranks` are
+    the processes the model is spread over, None if it is whole; `attention` is this rank's share.
     """
 
     model: PreTrainedModel
@@ -26,14 +28,17 @@ class LoadedModel:
     tokenizer: TokenizerAssets
     attention: AttentionShape
     draft_vocabulary: tuple[int, ...] = ()
+    ranks: Ranks | None = None
 
 
 def kv_shape_of(
     model: PreTrainedModel, attention: AttentionShape, num_slots: int, num_columns: int
 ) -> KvShape:
-    """KV memory for this model."""
+    """KV memory for this model, each layer's on the layer's device."""
     if attention.num_heads % attention.num_kv_heads:
         raise UnsupportedModelError("query heads are not a multiple of KV heads")
+    devices = attention.devices
+    is_spread = len(set(devices)) > 1
     return KvShape(
         num_layers=attention.num_layers,
         num_kv_heads=attention.num_kv_heads,
@@ -42,7 +47,8 @@ def kv_shape_of(
         num_slots=num_slots,
         num_columns=num_columns,
         dtype=model.dtype,
-        device=model.device,
+        device=devices[0] if is_spread else model.device,
+        layer_devices=devices if is_spread else (),
     )
 
 

@@ -1,7 +1,7 @@
 """Loads a model for serving: settings in, a model with its facts and tokenizer assets out.
 
-Also the one place that decides dtype and device. Running the model is
-`exspec.engine.model_runner`.
+Also the one place that decides the dtype. Where the parts go is `exspec.engine.spread`, running
+the model `exspec.engine.model_runner`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from exspec.engine.gguf_reading import reading_once
 from exspec.engine.loaded import LoadedModel
 from exspec.engine.packing import pack_linears
 from exspec.engine.probe import probe_attention
+from exspec.engine.ranks import Ranks
 from exspec.engine.self_test import check_computation
 from exspec.engine.sources import ModelSource, find_source, read_draft_vocabulary
+from exspec.engine.spread import check_spread, find_spread
 from exspec.engine.support import check_config
 from exspec.engine.tokenizer_assets import NO_TOKENIZER, TokenizerReading, read_tokenizer
 
@@ -73,7 +75,8 @@ class ModelSettings:
     `dtype` is "auto" (float32 on a CPU, else the checkpoint's) or one of float16, bfloat16,
     float32, float64. `device` is "auto" or torch's name of one. `trust_remote_code` lets the
     model's own Python code run. `served_name` defaults to `model`; `max_model_len` (tokens, prompt
-    included) to what the model is made for.
+    included) to what the model is made for. `device_map` (auto, balanced, sequential, or JSON) puts
+    layers on several devices; `ranks` are the processes that share the model.
     """
 
     model: str
@@ -84,6 +87,8 @@ class ModelSettings:
     trust_remote_code: bool = False
     served_name: str | None = None
     max_model_len: int | None = None
+    device_map: str = ""
+    ranks: Ranks | None = None
 
 
 def load_model(settings: ModelSettings) -> LoadedModel:
@@ -95,20 +100,27 @@ def load_model(settings: ModelSettings) -> LoadedModel:
         InvalidRequestError: for settings that make no sense.
     """
     source = find_source(settings.model, settings.gguf_file, settings.revision)
-    device = _device_of(settings)
-    dtype = _dtype_of(settings, device)
+    spread = find_spread(settings.device, settings.device_map, settings.ranks)
+    dtype = _dtype_of(settings, spread.device)
     with ExitStack() as stack:
         stack.enter_context(_quiet_transformers())
         if source.gguf_file is not None:
             stack.enter_context(reading_once())
         config = _load_config(source, settings)
         check_config(config)
+        check_spread(config, spread)
         reading = read_tokenizer(source, "trusted" if settings.trust_remote_code else "untrusted")
-        model = _load_weights(source, settings, config, dtype)
+        arguments = {"config": config, "dtype": dtype, **spread.loading_arguments}
+        model = _load_weights(source, settings, arguments)
     with _as_our_errors(settings.model):
-        model.to(device)  # pyright: ignore[reportArgumentType]  # a wrapper hides its types
+        spread.put(model)
     loaded = wrap_model(model, settings, reading)
-    return replace(loaded, draft_vocabulary=read_draft_vocabulary(source))
+    return replace(
+        loaded,
+        facts=replace(loaded.facts, device=spread.describe(model)),
+        draft_vocabulary=read_draft_vocabulary(source),
+        ranks=settings.ranks,
+    )
 
 
 def wrap_model(
@@ -148,16 +160,15 @@ def _load_config(source: ModelSource, settings: ModelSettings) -> PretrainedConf
 
 
 def _load_weights(
-    source: ModelSource, settings: ModelSettings, config: PretrainedConfig, dtype: torch.dtype | str
+    source: ModelSource, settings: ModelSettings, arguments: dict[str, Any]
 ) -> PreTrainedModel:
-    """The model on the CPU."""
+    """The model, on the CPU unless the arguments say where else."""
     with _as_our_errors(settings.model):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.location,
-            config=config,
-            dtype=dtype,
             revision=source.revision,
             trust_remote_code=settings.trust_remote_code,
+            **arguments,
             output_loading_info=True,
             **_gguf(source),
         )
@@ -225,25 +236,6 @@ def _quiet_transformers() -> Iterator[None]:
         hf_logging.set_verbosity(verbosity)
         if had_bars:
             hf_logging.enable_progress_bar()
-
-
-def _device_of(settings: ModelSettings) -> torch.device:
-    """The device asked for, or the best there is."""
-    if settings.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(settings.device)
-    except RuntimeError as error:
-        raise InvalidRequestError(f"unknown device {settings.device!r}", field="device") from error
-    if device.type == "meta":
-        raise InvalidRequestError("nothing is computed on device 'meta'", field="device")
-    try:
-        torch.empty(1, device=device)
-    except (AssertionError, NotImplementedError, RuntimeError) as error:
-        raise InvalidRequestError(
-            f"device {settings.device!r} cannot be used here: {_first_lines(error)}", field="device"
-        ) from error
-    return device
 
 
 def _dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | str:

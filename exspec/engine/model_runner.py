@@ -77,6 +77,8 @@ class ModelRunner:
         """Slots of a pass that is not through, or was not: what they hold is unknown."""
         self._cache_keyword = cache_keyword(self._model)
         self._num_embeddings = num_embeddings_of(self._model)
+        self._agree = _as_it_is if loaded.ranks is None else loaded.ranks.agree
+        """Over what decides how a pass goes on: ranks that went different ways would hang."""
         self._head: Head = (
             OwnHead(self._model) if choices_among is None else CutHead(self._model, choices_among)
         )
@@ -95,7 +97,7 @@ class ModelRunner:
             ContextLengthError: if a row would outgrow its slot.
             ProtocolError: for a slot named twice, or a start beyond what the slot holds.
         """
-        self._check(rows)
+        self.check(rows)
         if not rows:
             return PassOutput((), 0.0, 0.0, 0, 0)
         started = time.perf_counter()
@@ -172,17 +174,19 @@ class ModelRunner:
         num_wanted = len(flat[2])
         ids, positions, wanted = (filled_up(part) for part in flat)
         device = self._model.device
+        # Where the last layer is may not be where the first is; the host can index both.
+        index_device = "cpu" if self._layout.store.shape.layer_devices else device
         cache = PassCache(self._layout.store, plan)
         with attending(cache):
             chosen = self._head.choose(
-                torch.from_numpy(wanted).to(device),
+                torch.from_numpy(wanted).to(index_device),
                 input_ids=torch.from_numpy(ids)[None].to(device),
                 position_ids=torch.from_numpy(positions)[None].to(device),
                 use_cache=True,
                 **{self._cache_keyword: cache},
             )
         is_finite = self._layout.store.seems_finite(plan.write_addresses)
-        return torch.cat((chosen[:num_wanted], is_finite.to(chosen.dtype)[None])).tolist()
+        return self._agree(torch.cat((chosen[:num_wanted], is_finite.to(chosen)[None]))).tolist()
 
     def _hold(self, slot: int, num_tokens: int) -> None:
         """The slot holds this many tokens, and only finite numbers."""
@@ -191,7 +195,8 @@ class ModelRunner:
 
     def _not_finite(self, rows: Sequence[RowInput], done: _Pass) -> tuple[int, ...]:
         """Rows with a choice or a key or value that is not finite."""
-        finite = self._layout.store.finite_tokens(done.plan.write_addresses).tolist()
+        finite_here = self._layout.store.finite_tokens(done.plan.write_addresses)
+        finite = self._agree(finite_here.to(torch.int64)).tolist()
         ends = row_ends(rows, done.plan.order)
         return tuple(
             index
@@ -225,8 +230,8 @@ class ModelRunner:
         self._layout.store.clear(slot, slice(0, origin))
         self._layout.store.clear(slot, slice(origin + length, None))
 
-    def _check(self, rows: Sequence[RowInput]) -> None:
-        """Refuse a batch before its first row is touched."""
+    def check(self, rows: Sequence[RowInput]) -> None:
+        """Refuse a batch before its first row is touched; see `forward` for the errors."""
         slots = [row.slot for row in rows]
         if len(set(slots)) != len(slots):
             raise ProtocolError(f"a slot is named twice in one pass: {sorted(slots)}")
@@ -260,6 +265,11 @@ class ModelRunner:
                 f"slot {row.slot}: a token id is outside [0, {self._num_embeddings})",
                 field="tokens",
             )
+
+
+def _as_it_is(numbers: torch.Tensor) -> torch.Tensor:
+    """A model in one process agrees with itself."""
+    return numbers
 
 
 def _one_by_one(row: RowInput) -> Iterator[RowInput]:

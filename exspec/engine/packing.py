@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 _ROWS_HINT = 8
 """Rows the layout is chosen for; measured to be as good for 1 to 256 rows."""
@@ -44,7 +45,9 @@ class PackedLinear(nn.Module):
 
 
 def can_pack(weight: torch.Tensor) -> bool:
-    """Whether packing is possible here and known to pay."""
+    """Whether packing is possible here and known to pay. Part of a weight cannot be packed."""
+    if isinstance(weight, DTensor):
+        return False
     is_plain = weight.device.type == "cpu" and weight.dtype == torch.float32
     return is_plain and torch.backends.mkldnn.is_available()
 

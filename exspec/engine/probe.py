@@ -95,4 +95,4 @@ def _shape_of(model: PreTrainedModel, cache: ProbeCache) -> AttentionShape:
         )
     if len(set(cache.shapes)) != 1:
         raise UnsupportedModelError(f"{name} has attention layers of different shapes")
-    return AttentionShape(len(cache.shapes), *cache.shapes[0])
+    return AttentionShape(len(cache.shapes), *cache.shapes[0], tuple(cache.devices))

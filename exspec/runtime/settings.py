@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Literal, NoReturn, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 EXIT_USAGE = 2
@@ -133,8 +133,29 @@ class ModelWorkerSettings(WorkerSettings):
         "slots", description="How the KV cache is laid out; padded is the paper's."
     )
     num_threads: int | None = Field(
-        None, ge=1, description="CPU threads for the model; default: torch's own choice."
+        None,
+        ge=1,
+        description="CPU threads for the model, of each process of it; default: torch's own "
+        "choice, shared out.",
     )
+    tensor_parallel: int = Field(
+        1,
+        ge=1,
+        description="Processes that share the model, each with a part of every layer on a device "
+        "of its own; must divide its KV heads.",
+    )
+    device_map: str = Field(
+        "",
+        description="Put layers on several devices of this process: auto, balanced, sequential, "
+        "or JSON from module names to devices; empty: all on one device.",
+    )
+
+    @field_validator("device_map")
+    @classmethod
+    def _one_way_to_spread(cls, value: str, values: ValidationInfo) -> str:
+        if value and values.data.get("tensor_parallel", 1) > 1:
+            raise ValueError("cannot be combined with --tensor-parallel")
+        return value
 
 
 S = TypeVar("S", bound=ServiceSettings)

@@ -70,7 +70,7 @@ async def proxied(
             proxy.upstream = worker.address
             worker.address = proxy.address
             worker.register(registry.address)
-        await made.bell.until(lambda: made.parts.view.status().is_ready, 30)
+        await made.bell.until(lambda: made.parts.pools.has_target, 30)
         yield made
 
 

@@ -249,9 +249,9 @@ class World:
     def _left_overs(self) -> dict[str, Any]:
         drivers = [pool.driver for pool in self.parts.pools]
         return {
-            "sequences": [driver.ledger.sequence_ids for driver in drivers],
-            "rows": [tuple(driver.scheduler.state.rows) for driver in drivers],
-            "in flight": [tuple(driver._in_flight.values()) for driver in drivers],
+            "sequences": [i for driver in drivers for i in driver.ledger.sequence_ids],
+            "rows": [i for driver in drivers for i in driver.scheduler.state.rows],
+            "in flight": [one for driver in drivers for one in driver._in_flight.values()],
             "workers": {
                 worker.name: (worker.sessions._sessions._sessions, self.state(worker))
                 for worker in self.workers

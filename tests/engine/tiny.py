@@ -46,6 +46,8 @@ def tiny_config(family: str, vocab_size: int = VOCAB_SIZE) -> PretrainedConfig:
         return LlamaConfig(**wide, **ids, num_key_value_heads=2)
     if family == "llama-mha":
         return LlamaConfig(**wide, **ids, num_key_value_heads=4)
+    if family == "llama-tied":
+        return LlamaConfig(**wide | {"tie_word_embeddings": True}, **ids, num_key_value_heads=4)
     if family == "qwen3":
         return Qwen3Config(**wide, **ids, num_key_value_heads=2, head_dim=8)
     if family == "glm4":

@@ -10,11 +10,11 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from exspec.engine.kv.plan import AttentionGroup, PassPlan
-from exspec.engine.kv.store import KvStore
+from exspec.engine.kv.spread import KvMemory
 
 
 def attend(
-    store: KvStore, layer_index: int, plan: PassPlan, queries: torch.Tensor, scaling: float | None
+    store: KvMemory, layer_index: int, plan: PassPlan, queries: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
     """Attention of queries `[heads, N, dim]` in packing order: `[N, heads, value_dim]`."""
     outputs = [_attend_group(store, layer_index, group, queries, scaling) for group in plan.groups]
@@ -23,7 +23,7 @@ def attend(
 
 
 def _attend_group(
-    store: KvStore,
+    store: KvMemory,
     layer_index: int,
     group: AttentionGroup,
     queries: torch.Tensor,

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from exspec.core.errors import UnsupportedModelError
 from exspec.engine.kv.attention import attend
 from exspec.engine.kv.plan import PassPlan
-from exspec.engine.kv.store import KvStore
+from exspec.engine.kv.spread import KvMemory
 
 ATTENTION_NAME = "exspec"
 """Deliberately without a mask function: transformers then builds no mask of its own."""
@@ -35,22 +35,28 @@ _IGNORABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What the model's attention layers look like; the same in every layer."""
+    """What the model's attention layers look like; the same in every layer.
+
+    `devices` is where each layer's keys were; a layer's KV memory belongs there.
+    """
 
     num_layers: int
     num_heads: int
     num_kv_heads: int
     key_dim: int
     value_dim: int
+    devices: tuple[torch.device, ...] = field(default=(), compare=False)
 
 
 class PassCache(Cache):
     """The cache handed to the model for one pass. Writes go straight to the store."""
 
-    def __init__(self, store: KvStore, plan: PassPlan) -> None:
+    def __init__(self, store: KvMemory, plan: PassPlan) -> None:
         super().__init__(layers=[])
         self._store = store
         self._plan = plan
+        self._plans = {store.shape.device: plan}
+        """The plan on every device met in this pass."""
         self._layer_index = -1
 
     def update(
@@ -68,7 +74,7 @@ class PassCache(Cache):
         num_tokens = self._plan.num_tokens
         self._store.write(
             layer_idx,
-            self._plan.write_addresses,
+            self._plan_on(key_states.device).write_addresses,
             key_states[0][:, :num_tokens],
             value_states[0][:, :num_tokens],
         )
@@ -78,11 +84,20 @@ class PassCache(Cache):
     def attend(self, queries: torch.Tensor, scaling: float | None) -> torch.Tensor:
         """Attention `[size, heads, dim]` over the layer written last; 0 for the filling."""
         assert self._layer_index >= 0, "attention without an update of its layer"
-        attended = attend(self._store, self._layer_index, self._plan, queries, scaling)
+        attended = attend(
+            self._store, self._layer_index, self._plan_on(queries.device), queries, scaling
+        )
         num_missing = queries.shape[1] - self._plan.num_tokens
         if not num_missing:
             return attended
         return torch.cat((attended, attended.new_zeros(num_missing, *attended.shape[1:])))
+
+    def _plan_on(self, device: torch.device) -> PassPlan:
+        """The plan where a layer is; moved there once a pass."""
+        plan = self._plans.get(device)
+        if plan is None:
+            plan = self._plans[device] = self._plan.on(device)
+        return plan
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         """Rows have different lengths, so there is none to tell; positions are given instead.
@@ -101,6 +116,7 @@ class ProbeCache(Cache):
         self.was_asked = False
         self.seen: list[torch.Tensor] = []
         self.layers_seen: list[int] = []
+        self.devices: list[torch.device] = []
         self.shapes: list[tuple[int, int, int, int]] = []
         self._returned: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -114,6 +130,7 @@ class ProbeCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Note the layer and what it gets back."""
         self.layers_seen.append(layer_idx)
+        self.devices.append(key_states.device)
         self._returned = key_states, value_states
         return key_states, value_states
 

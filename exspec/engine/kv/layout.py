@@ -1,6 +1,6 @@
 """The interface of a KV layout: where the tokens of a row stand in the KV memory.
 
-A layout is bookkeeping over a `KvStore`. It sees slots, lengths and counts; never token values,
+A layout is bookkeeping over KV memory. It sees slots, lengths and counts; never token values,
 sequence ids or tensors of a model.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from exspec.engine.kv.store import KvStore
+from exspec.engine.kv.spread import KvMemory
 
 MAX_BLOCK_TOKENS = 64
 """Rows of a pass with more tokens than this are prefill chunks, computed each on its own."""
@@ -60,12 +60,12 @@ class Placement:
 
 
 class KvLayout(Protocol):
-    """One way to lay rows out in a `KvStore`. The instance owns the store.
+    """One way to lay rows out in KV memory. The instance owns the store.
 
     A row is rolled back by naming a smaller `start` in the next pass; nothing else is needed.
     """
 
-    store: KvStore
+    store: KvMemory
 
     def place(self, rows: Sequence[RowSpan]) -> Placement:
         """Find every row its columns for this pass.

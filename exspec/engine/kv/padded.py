@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from exspec.core.alignment import AlignmentPlan, RowShape, plan_alignment
 from exspec.engine.kv.layout import MAX_BLOCK_TOKENS, PlacedRow, Placement, RowSpan
-from exspec.engine.kv.store import ColumnMove, KvShape, KvStore
+from exspec.engine.kv.spread import allocate
+from exspec.engine.kv.store import ColumnMove, KvShape
 
 
 class PaddedLayout:
@@ -23,7 +24,7 @@ class PaddedLayout:
     """
 
     def __init__(self, shape: KvShape) -> None:
-        self.store = KvStore(shape)
+        self.store = allocate(shape)
         self._left_pads = [0] * shape.num_slots
 
     @staticmethod

@@ -6,13 +6,14 @@ Built once per pass and shared by all layers. Knows lengths and columns; no mode
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from exspec.engine.kv.layout import PlacedRow, Placement
-from exspec.engine.kv.store import KvShape, KvStore
+from exspec.engine.kv.spread import KvMemory
+from exspec.engine.kv.store import KvShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,16 @@ class AttentionGroup:
     scatter: torch.Tensor | None
     mask: torch.Tensor | None
 
+    def on(self, device: torch.device) -> AttentionGroup:
+        """The same with its tensors on a device."""
+        return replace(
+            self,
+            slots=self.slots if isinstance(self.slots, slice) else self.slots.to(device),
+            gather=None if self.gather is None else self.gather.to(device),
+            scatter=None if self.scatter is None else self.scatter.to(device),
+            mask=None if self.mask is None else self.mask.to(device),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
@@ -52,8 +63,13 @@ class PassPlan:
         """N."""
         return sum(group.num_tokens for group in self.groups)
 
+    def on(self, device: torch.device) -> PassPlan:
+        """The same with its tensors on a device."""
+        groups = tuple(group.on(device) for group in self.groups)
+        return PassPlan(self.order, self.write_addresses.to(device), groups)
 
-def plan_pass(placement: Placement, store: KvStore, num_query_groups: int) -> PassPlan:
+
+def plan_pass(placement: Placement, store: KvMemory, num_query_groups: int) -> PassPlan:
     """Pack placed rows. `num_query_groups` is query heads per KV head (they share one mask)."""
     groups = [run for group in placement.groups for run in _runs(group, store.shape.device)]
     rows = [row for group in groups for row in group]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exspec.engine.kv.layout import MAX_BLOCK_TOKENS, PlacedRow, Placement, RowSpan
-from exspec.engine.kv.store import KvShape, KvStore
+from exspec.engine.kv.spread import allocate
+from exspec.engine.kv.store import KvShape
 
 _CALL_COST = 8192
 """Query-column pairs of padding that are still cheaper than one more attention call per layer."""
@@ -18,7 +19,7 @@ class SlotsLayout:
     """Rows at column = position. `place` and `release` change nothing."""
 
     def __init__(self, shape: KvShape) -> None:
-        self.store = KvStore(shape)
+        self.store = allocate(shape)
 
     @staticmethod
     def num_columns(capacity: int) -> int:

@@ -14,7 +14,10 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """Dimensions of the KV memory. `num_columns` is per slot; key and value widths may differ."""
+    """Dimensions of the KV memory. `num_columns` is per slot; key and value widths may differ.
+
+    `layer_devices` says where each layer is when they are not all on `device`, the first's.
+    """
 
     num_layers: int
     num_kv_heads: int
@@ -24,6 +27,7 @@ class KvShape:
     num_columns: int
     dtype: torch.dtype
     device: torch.device
+    layer_devices: tuple[torch.device, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
