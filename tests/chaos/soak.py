@@ -66,7 +66,7 @@ class Soak:
         if arguments.restart_coordinator:
             restarting = self._trouble.restart_coordinator(arguments.restart_coordinator)
             happening.append(asyncio.create_task(restarting))
-        await self._watch(clients, happening, show)
+        await self._watch(clients, [*happening, asking], show)
         await _cancel(happening)
         await self._trouble.mend()
         clients.stop()

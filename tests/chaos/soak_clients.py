@@ -22,6 +22,8 @@ from tests.chaos.soak_orders import FORBIDDEN, Answer, Catalog, Kind, Order, Ver
 REQUEST_SECONDS = 60.0
 """A client's own deadline: nothing but a hang takes that long."""
 LOST_SECONDS = 2 * REQUEST_SECONDS
+MAX_RETRIES = 6
+"""Enough for a coordinator to come back, so that what it lost is resumed and not given up."""
 BLOCKING_SHARE = 8
 """One of so many clients is a thread."""
 CLIENTS_PER_CHANNEL = 8
@@ -95,7 +97,10 @@ class Clients:
         """Until all have ended."""
         num_blocking = self._num_clients // BLOCKING_SHARE
         num_async = self._num_clients - num_blocking
-        channels = [AsyncClient(self._address) for _ in range(-(-num_async // CLIENTS_PER_CHANNEL))]
+        channels = [
+            AsyncClient(self._address, max_retries=MAX_RETRIES)
+            for _ in range(-(-num_async // CLIENTS_PER_CHANNEL))
+        ]
         with ThreadPoolExecutor(num_blocking or 1) as threads:
             loop = asyncio.get_running_loop()
             blocking = [
@@ -129,7 +134,7 @@ class Clients:
 
     def _run_blocking(self, index: int) -> None:
         random = Random(f"{self._seed}/blocking/{index}")
-        with Client(self._address) as client:
+        with Client(self._address, max_retries=MAX_RETRIES) as client:
             while not self._is_stopped.is_set():
                 order = self._catalog.draw(random)
                 started = monotonic()

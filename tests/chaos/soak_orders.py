@@ -145,7 +145,7 @@ class Catalog:
     def judge(self, order: Order, index: int, answer: Answer | ExspecError) -> Verdict:
         """What the end of prompt `index` is worth."""
         if isinstance(answer, ExspecError):
-            return _judge_error(order.kind, answer)
+            return _judge_error(order, answer)
         if order.kind is Kind.BAD:
             return Verdict.WRONG
         right = self.expected(order.samples[index], order.options)
@@ -184,12 +184,15 @@ class Catalog:
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
 
 
-def _judge_error(kind: Kind, error: ExspecError) -> Verdict:
-    """Errors that are nobody's bug: nobody could take it, its workers died, its own fault."""
+def _judge_error(order: Order, error: ExspecError) -> Verdict:
+    """Errors that are nobody's bug: nobody could take it, its workers died, its own fault.
+
+    Who asks to be served after all others may wait as long as there are others.
+    """
     allowed: tuple[type[ExspecError], ...] = (CapacityError, WorkerLostError)
-    if kind is Kind.DEADLINE:
+    if order.kind is Kind.DEADLINE or order.options["priority"] > 0:
         allowed += (DeadlineExceededError,)
-    if kind is Kind.BAD:
+    if order.kind is Kind.BAD:
         allowed += (CallerError,)
     is_allowed = isinstance(error, allowed) or type(error).__name__ == "PeerError"
     return (

@@ -23,7 +23,7 @@ from tests.chaos.soak_memory import growth_of
 from tests.chaos.soak_orders import WEIGHTS, Catalog, Kind, Order, Verdict
 from tests.chaos.soak_report import Report
 
-OPTIONS = {"max_tokens": 20, "ignore_eos": True}
+OPTIONS = {"max_tokens": 20, "ignore_eos": True, "priority": 0}
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,11 @@ def _ascii(catalog, sample) -> str:
 )
 def test_which_errors_are_nobodys_bug(catalog, order, kind, error, verdict):
     assert catalog.judge(replace(order, kind=kind), 0, error) is verdict
+
+
+def test_who_wants_to_be_last_may_wait_for_long(catalog, order):
+    patient = replace(order, options=OPTIONS | {"priority": 5})
+    assert catalog.judge(patient, 0, DeadlineExceededError("x")) is Verdict.REFUSED
 
 
 def test_a_bad_request_that_is_answered_is_a_finding(catalog, order):
