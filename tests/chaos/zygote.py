@@ -64,7 +64,7 @@ def serve(orders: TextIO, answers: TextIO) -> None:
 def _load(module: str, arguments: Sequence[str]) -> None:
     """Load the model of such a worker; its forks find it loaded."""
     settings = load_settings(SETTINGS[module], arguments)
-    worker_model.load_model(worker_model._model_settings(settings, settings.model))
+    worker_model.load_model(worker_model._model_settings(settings, settings.model, None))
     gc.collect()
     gc.freeze()
 
