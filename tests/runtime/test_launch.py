@@ -62,7 +62,7 @@ def test_another_number_of_ranks_than_asked_for_is_refused(monkeypatch, capsys):
 
 
 def test_the_launcher_runs_the_worker_as_it_was_called():
-    settings = ModelWorkerSettings(tensor_parallel=4)
+    settings = ModelWorkerSettings(tensor_parallel=4, log_level="info", log_format="text")
     command = launcher_command(settings, "target_worker", ["--model", "m"])
     launcher, worker = command[: command.index("--")], command[command.index("--") + 1 :]
     assert launcher[0] == worker[0] == sys.executable
