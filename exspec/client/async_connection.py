@@ -73,15 +73,18 @@ class AsyncConnection:
 
     async def connect(self, attempts: Attempts) -> None:
         """Make sure that somebody answers; UnavailableError names the address if nobody does."""
-        stubs = self.stubs
+        if self.is_closed:
+            raise attempts.cancelled_error()
         if self._is_connected:
             return
         try:
-            await stubs.list_models(pb.ListModelsRequest(), timeout=attempts.connect_seconds())
+            await self.stubs.list_models(pb.ListModelsRequest(), timeout=attempts.connect_seconds())
         except grpc.RpcError as failure:
             error = attempts.connect_error(failure)
             if error is not None:
                 raise error from failure
+        if self.is_closed:  # meanwhile
+            raise attempts.cancelled_error()
         self._is_connected = True
 
     def note(self, error: ExspecError) -> ExspecError:
@@ -118,7 +121,7 @@ class AsyncEventCall(Generic[Q, M, E]):
         self._course = course
         self._attempts = attempts
         self._running: AsyncMessageStream[M] | None = None
-        self._was_sent = False
+        self._has_begun = False
         self._cancelled = asyncio.Event()
         self._failure: ExspecError | None = None
         self._is_over = False
@@ -126,9 +129,9 @@ class AsyncEventCall(Generic[Q, M, E]):
     async def start(self) -> None:
         """Send the request, if it is not sent yet."""
         if self._running is None:
-            await self._connection.connect(self._attempts)
-            self._was_sent = True
             method = self._method(self._connection.stubs)
+            self._has_begun = True
+            await self._connection.connect(self._attempts)
             request, timeout = self._course.request(), self._attempts.remaining()
             self._running = method(request, timeout=timeout)
             if self._cancelled.is_set():
@@ -160,7 +163,7 @@ class AsyncEventCall(Generic[Q, M, E]):
     @property
     def _is_stopped(self) -> bool:
         """Whether this side wants no more of it."""
-        return self._cancelled.is_set() or (self._was_sent and self._connection.is_closed)
+        return self._cancelled.is_set() or (self._has_begun and self._connection.is_closed)
 
     async def _read(self) -> E | None:
         while True:

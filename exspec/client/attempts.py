@@ -200,9 +200,9 @@ def check_settings(settings: ClientSettings) -> ClientSettings:
     Raises:
         InvalidRequestError: the API key cannot be one. The key itself is not told.
     """
-    if settings.timeout <= 0 or settings.connect_timeout <= 0:
+    if not (settings.timeout > 0 and settings.connect_timeout > 0):  # NaN is neither
         raise ValueError("timeout and connect_timeout must be more than 0 seconds")
-    if settings.max_retries < 0 or settings.resume_timeout < 0:
+    if not (settings.max_retries >= 0 and settings.resume_timeout >= 0):
         raise ValueError("max_retries and resume_timeout must be 0 or more")
     key = settings.api_key
     if key is not None and not (key.isascii() and key.isprintable() and key and " " not in key):

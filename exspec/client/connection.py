@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Generator
 from typing import Generic, TypeVar
 
 import grpc
@@ -42,10 +44,12 @@ class Connection:
 
     def call(self, method: UnaryCall[Q, M], request: Q, attempts: Attempts) -> M:
         """One answer, retried as `attempts` says."""
+        self.require_open()
         while True:
             try:
                 self.connect(attempts)
-                return method(request, timeout=attempts.remaining())
+                with self.sending(attempts):
+                    return method(request, timeout=attempts.remaining())
             except grpc.RpcError as failure:
                 error = self.note(attempts.error_of(failure))
                 error.__cause__ = failure
@@ -55,12 +59,11 @@ class Connection:
 
     def connect(self, attempts: Attempts) -> None:
         """Make sure that somebody answers; UnavailableError names the address if nobody does."""
-        if self.is_closed:
-            raise RuntimeError("the client is closed")
         if self._is_connected:
             return
         try:
-            self.stubs.list_models(pb.ListModelsRequest(), timeout=attempts.connect_seconds())
+            with self.sending(attempts):
+                self.stubs.list_models(pb.ListModelsRequest(), timeout=attempts.connect_seconds())
         except grpc.RpcError as failure:
             error = attempts.connect_error(failure)
             if self.is_closed:
@@ -68,6 +71,24 @@ class Connection:
             if error is not None:
                 raise error from failure
         self._is_connected = True
+
+    def require_open(self) -> None:
+        """RuntimeError when a call is begun on a client that is closed."""
+        if self.is_closed:
+            raise RuntimeError("the client is closed")
+
+    @contextlib.contextmanager
+    def sending(self, attempts: Attempts) -> Generator[None]:
+        """While something is sent: if another thread closes the channel, that cancels it, too.
+
+        gRPC answers with a ValueError then.
+        """
+        try:
+            yield
+        except ValueError as refused:
+            if not self.is_closed:
+                raise
+            raise attempts.cancelled_error() from refused
 
     def note(self, error: ExspecError) -> ExspecError:
         """After an unavailable coordinator, the next call checks again that somebody answers."""
@@ -95,7 +116,7 @@ class EventCall(Generic[Q, M, E]):
         self._course = course
         self._attempts = attempts
         self._running: MessageStream[M] | None = None
-        self._was_sent = False
+        self._has_begun = False
         self._cancelled = threading.Event()
         self._failure: ExspecError | None = None
         self._is_over = False
@@ -103,10 +124,13 @@ class EventCall(Generic[Q, M, E]):
     def start(self) -> None:
         """Send the request, if it is not sent yet."""
         if self._running is None:
+            if not self._has_begun:
+                self._connection.require_open()
+            self._has_begun = True
             self._connection.connect(self._attempts)
-            self._was_sent = True
             request, timeout = self._course.request(), self._attempts.remaining()
-            self._running = self._method(request, timeout=timeout)
+            with self._connection.sending(self._attempts):
+                self._running = self._method(request, timeout=timeout)
             if self._cancelled.is_set():  # meanwhile, by another thread
                 self._running.cancel()
 
@@ -136,7 +160,7 @@ class EventCall(Generic[Q, M, E]):
     @property
     def _is_stopped(self) -> bool:
         """Whether this side wants no more of it."""
-        return self._cancelled.is_set() or (self._was_sent and self._connection.is_closed)
+        return self._cancelled.is_set() or (self._has_begun and self._connection.is_closed)
 
     def _read(self) -> E | None:
         while True:
@@ -175,5 +199,6 @@ class EventCall(Generic[Q, M, E]):
         self._cancelled.wait(self._attempts.pause_before_next(self._course, error))
 
     def _cancel_running(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
+        running = self._running  # the reading thread may set it to None at any time
+        if running is not None:
+            running.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import fields
 
 from exspec.core.cluster import (
@@ -13,7 +14,7 @@ from exspec.core.cluster import (
     WorkerStatus,
 )
 from exspec.core.errors import ProtocolError
-from exspec.core.ids import WorkerId
+from exspec.core.ids import Role, WorkerId
 from exspec.v1 import common_pb2, registry_pb2
 from exspec.wire.convert_model import (
     facts_from_message,
@@ -24,6 +25,9 @@ from exspec.wire.convert_model import (
 
 MAX_NAME_LENGTH = 512
 """Characters of anything a worker calls itself."""
+
+_UNPRINTABLE = {"Cc", "Zl", "Zp"}
+"""Categories of characters that end a line of a log or steer a terminal."""
 
 _STATES = {
     WorkerState.JOINING: registry_pb2.WORKER_STATE_JOINING,
@@ -55,10 +59,10 @@ def worker_from_message(message: common_pb2.WorkerInfo) -> WorkerInfo:
     for name in ("worker_id", "incarnation", "address"):
         if not getattr(message, name):
             raise ProtocolError(f"worker.{name} must not be empty")
-    _check_lengths(
+    _check_names(
         "worker", message, ("worker_id", "incarnation", "address", "kv_layout", "draft_for")
     )
-    _check_lengths(
+    _check_names(
         "worker.model",
         message.model,
         ("name", "architecture", "tokenizer_sha256", "dtype", "device", "fingerprint"),
@@ -67,10 +71,15 @@ def worker_from_message(message: common_pb2.WorkerInfo) -> WorkerInfo:
         raise ProtocolError("worker.num_slots must be at least 1")
     if message.model.max_length < 1:
         raise ProtocolError("worker.model.max_length must be at least 1")
+    role = role_from_message(message.role)
+    if not message.model.name:
+        raise ProtocolError("worker.model.name must not be empty")
+    if role is Role.TARGET and message.model.vocab_size < 1:
+        raise ProtocolError("worker.model.vocab_size must be at least 1")
     return WorkerInfo(
         worker_id=WorkerId(message.worker_id),
         incarnation=message.incarnation,
-        role=role_from_message(message.role),
+        role=role,
         address=message.address,
         num_slots=message.num_slots,
         model=facts_from_message(message.model),
@@ -80,15 +89,17 @@ def worker_from_message(message: common_pb2.WorkerInfo) -> WorkerInfo:
     )
 
 
-def _check_lengths(
+def _check_names(
     where: str, message: common_pb2.WorkerInfo | common_pb2.ModelInfo, names: tuple[str, ...]
 ) -> None:
     for name in names:
-        length = len(getattr(message, name))
-        if length > MAX_NAME_LENGTH:
+        value: str = getattr(message, name)
+        if len(value) > MAX_NAME_LENGTH:
             raise ProtocolError(
-                f"{where}.{name} may have at most {MAX_NAME_LENGTH} characters, got {length}"
+                f"{where}.{name} may have at most {MAX_NAME_LENGTH} characters, got {len(value)}"
             )
+        if any(unicodedata.category(character) in _UNPRINTABLE for character in value):
+            raise ProtocolError(f"{where}.{name} must have no control characters, got {value!r}")
 
 
 def status_to_message(status: ClusterStatus) -> registry_pb2.GetClusterStatusResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -207,7 +208,15 @@ def test_wait_until_ready_waits_for_the_coordinator_too(open_client, silent_list
 
 @pytest.mark.parametrize(
     "settings",
-    [{"timeout": 0}, {"connect_timeout": -1}, {"max_retries": -1}, {"resume_timeout": -1}],
+    [
+        {"timeout": 0},
+        {"connect_timeout": -1},
+        {"max_retries": -1},
+        {"resume_timeout": -1},
+        {"timeout": math.nan},
+        {"connect_timeout": math.nan},
+        {"resume_timeout": math.nan},
+    ],
 )
 def test_settings_that_make_no_sense(settings):
     for client_class in (exspec.Client, exspec.AsyncClient):

@@ -177,6 +177,17 @@ def test_closing_the_client_ends_running_calls_with_our_error(open_client, fake,
     closing.join()
 
 
+def test_closing_the_client_while_it_connects_is_our_error_too(open_client, silent_listener):
+    client = open_client(silent_listener, connect_timeout=20)
+    call = client.stream("Hi", request_id="mine")
+    closing = threading.Timer(0.3, lambda: close_only(client))
+    closing.start()
+    with pytest.raises(RequestCancelledError) as caught:
+        call.final()
+    assert caught.value.request_id == "mine"
+    closing.join()
+
+
 def close_only(client) -> None:
     """Close it, but leave the event loop of the asynchronous face running."""
     if hasattr(client, "run"):

@@ -66,29 +66,30 @@ DRAFT_RESULTS = st.builds(DraftResult, KEYS, STATUSES, U32, DRAFTS, st.text())
 DRAFT_REPLIES = st.builds(
     DraftReply, BATCH_IDS, st.lists(DRAFT_RESULTS, max_size=3).map(tuple), TIMINGS
 )
+LABELS = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=8)
 FACTS = st.builds(
     ModelFacts,
-    name=st.text(max_size=8),
-    architecture=st.text(max_size=8),
-    vocab_size=U32,
+    name=LABELS.filter(bool),
+    architecture=LABELS,
+    vocab_size=st.integers(1, 2**32 - 1),
     tokenizer_size=U32,
-    tokenizer_sha256=st.text(max_size=8),
+    tokenizer_sha256=LABELS,
     max_length=st.integers(1, 2**32 - 1),
     stop_token_ids=DRAFTS,
-    dtype=st.text(max_size=8),
-    device=st.text(max_size=8),
+    dtype=LABELS,
+    device=LABELS,
     num_parameters=U64,
-    fingerprint=st.text(max_size=8),
+    fingerprint=LABELS,
 )
 WORKERS = st.builds(
     WorkerInfo,
-    worker_id=NAMES.map(WorkerId),
-    incarnation=NAMES,
+    worker_id=LABELS.filter(bool).map(WorkerId),
+    incarnation=LABELS.filter(bool),
     role=st.sampled_from(Role),
-    address=NAMES,
+    address=LABELS.filter(bool),
     num_slots=st.integers(1, 2**32 - 1),
     model=FACTS,
-    kv_layout=st.text(max_size=8),
+    kv_layout=LABELS,
     kv_bytes=U64,
 )
 TOTALS = st.builds(
@@ -227,6 +228,11 @@ def test_an_unknown_entry_status_is_refused(status):
         ({"worker_id": "w" * 513}, "worker_id"),
         ({"draft_for": "m" * 513}, "draft_for"),
         ({"model": common_pb2.ModelInfo(max_length=8, name="n" * 513)}, "name"),
+        ({"model": common_pb2.ModelInfo(max_length=8)}, "name"),
+        ({"model": common_pb2.ModelInfo(max_length=8, name="a\nb")}, r"name .* 'a\\nb'"),
+        ({"worker_id": "w\x1b[2J"}, "worker_id"),
+        ({"draft_for": "m\u2028"}, "draft_for"),
+        ({"role": common_pb2.ROLE_TARGET}, "vocab_size"),
     ],
 )
 def test_a_worker_that_says_too_little_or_too_much_is_refused(changes, names):
@@ -236,7 +242,7 @@ def test_a_worker_that_says_too_little_or_too_much_is_refused(changes, names):
         "role": common_pb2.ROLE_DRAFT,
         "address": "a:1",
         "num_slots": 1,
-        "model": common_pb2.ModelInfo(max_length=8),
+        "model": common_pb2.ModelInfo(max_length=8, name="m"),
     }
     with pytest.raises(ProtocolError, match=names):
         convert_cluster.worker_from_message(common_pb2.WorkerInfo(**(values | changes)))
