@@ -81,6 +81,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(roles, "LONGEST_DRAFT_BACKOFF_SECONDS", 0.5)
     monkeypatch.setattr(roles, "LONGEST_TARGET_BACKOFF_SECONDS", 0.5)
     monkeypatch.setattr(links, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(roles, "HANDSHAKE_SECONDS", 0.5)
     monkeypatch.setattr(service, "TICK_SECONDS", 0.02)
     monkeypatch.setattr(registration, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(registration, "CALL_SECONDS", 0.5)
