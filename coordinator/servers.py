@@ -21,10 +21,11 @@ from coordinator.parts import (
 )
 from coordinator.settings import CoordinatorSettings
 from exspec.core.peer_roles import PeerRole
+from exspec.runtime.addresses import is_loopback
 from exspec.runtime.clock import Clock
 from exspec.wire.auth import Guard, KeyGuard, MethodGuard, RoleGuard, open_key_file
 from exspec.wire.channel import MAX_REQUEST_BYTES, MAX_RESUMED_REQUEST_BYTES
-from exspec.wire.server import RpcServer, is_loopback
+from exspec.wire.server import RpcServer
 from exspec.wire.tls import (
     TlsFiles,
     client_port_credentials,

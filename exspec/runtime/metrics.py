@@ -13,9 +13,8 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from exspec.core.errors import InvalidRequestError
 from exspec.core.metrics import Metric, MetricKind, Sample, Samples
-from exspec.runtime.addresses import is_loopback
+from exspec.runtime.addresses import require_closed
 from exspec.runtime.clock import Clock, monotonic
 from exspec.runtime.periodic import repeat_every
 from exspec.runtime.settings import ServiceSettings
@@ -69,7 +68,9 @@ async def metrics_served(
     if settings.metrics_port is None:
         yield ""
         return
-    _require_closed(settings)
+    if not (settings.has_tls or settings.allow_insecure_bind):
+        # Beyond loopback only whom our authority has signed may look, unless that is said.
+        require_closed("metrics_host", settings.metrics_host)
     from exspec.runtime.metrics_http import MetricsServer, secured_by
 
     board = SnapshotBoard(metrics, monotonic)
@@ -85,14 +86,3 @@ async def metrics_served(
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
         await asyncio.to_thread(server.close)
-
-
-def _require_closed(settings: ServiceSettings) -> None:
-    """Beyond loopback only whom our authority has signed may look, unless that is said."""
-    if settings.has_tls or settings.allow_insecure_bind or is_loopback(settings.metrics_host):
-        return
-    raise InvalidRequestError(
-        f"--metrics-host {settings.metrics_host!r} is beyond loopback and the port would be in "
-        "plain text; give the TLS files, or pass --allow-insecure-bind if that is what you want",
-        field="metrics_host",
-    )

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import grpc
 import grpc.aio
 
-from exspec.core.errors import InvalidRequestError, UnavailableError
-from exspec.runtime.addresses import is_loopback, join_address
+from exspec.core.errors import UnavailableError
+from exspec.runtime.addresses import join_address, require_closed
 from exspec.wire.auth import Guard
 from exspec.wire.channel import (
     KEEPALIVE_MS,
@@ -24,7 +24,7 @@ from exspec.wire.channel import (
 from exspec.wire.health import SERVICE_NAME, add_health, serving_status
 from exspec.wire.interceptor import Context, EdgeInterceptor
 
-__all__ = ["Context", "RpcServer", "is_loopback", "join_address", "reachable_address"]
+__all__ = ["Context", "RpcServer", "join_address", "reachable_address"]
 
 HANDSHAKE_TIMEOUT_MS = 20_000
 
@@ -77,13 +77,8 @@ class RpcServer:
             InvalidRequestError: beyond loopback without `allow_insecure`.
             UnavailableError: the port is in use, or not ours to take.
         """
-        if not allow_insecure and not is_loopback(host):
-            raise InvalidRequestError(
-                f"host {host!r} is beyond loopback and the port would be in plain text; give "
-                "--ssl-certfile, --ssl-keyfile and --ssl-ca-certs for TLS, or "
-                "--allow-insecure-bind if plain text is what you want",
-                field="host",
-            )
+        if not allow_insecure:
+            require_closed("host", host)
         return self._bind(host, port, self._server.add_insecure_port)
 
     def bind_tls(self, host: str, port: int, credentials: grpc.ServerCredentials) -> str:

@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from wire_servers import SERVICE, RaisingServicer, serving
 
 from exspec.core.errors import InvalidRequestError, UnavailableError
+from exspec.runtime.addresses import is_loopback
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.channel import open_aio_channel
 from exspec.wire.health import probe
@@ -19,7 +20,6 @@ from exspec.wire.interceptor import Edge, guard_stream
 from exspec.wire.process import write_port_file
 from exspec.wire.server import (
     RpcServer,
-    is_loopback,
     join_address,
     reachable_address,
 )
