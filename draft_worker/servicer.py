@@ -20,6 +20,7 @@ from exspec.wire.convert import (
     draft_reply_to_message,
     require_incarnation,
 )
+from exspec.wire.repeats import SeenBatches
 from exspec.wire.server import Context
 
 
@@ -52,11 +53,13 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         if drafter is None:
             raise UnavailableError("the model is still loading")
         held: set[SequenceId] = set()
+        seen = SeenBatches()
         try:
             with self._idle_time.watching(Inbox(request_iterator, self._clock)) as inbox:
                 async for request, arrived in inbox:
                     require_incarnation(request.incarnation, self._incarnation)
                     batch = draft_batch_from_message(request)
+                    seen.note(batch.batch_id)
                     fed = {entry.key.sequence_id for entry in batch.entries}
                     held |= fed
                     reply = await self._thread.run(drafter.draft, batch, arrived)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from exspec.core.cluster import WorkerInfo
 from exspec.core.ids import Role
 from exspec.runtime.clock import monotonic
-from exspec.runtime.launch import rank_place
+from exspec.runtime.launch import end_of_rank, rank_place
 from exspec.runtime.logs import set_up_logging
 from exspec.runtime.settings import load_settings
 from target_worker.settings import TargetSettings
@@ -105,7 +105,7 @@ def main(argv: list[str]) -> int:
     if place is not None and place.rank:
         from exspec.engine.worker_model import follow_worker
 
-        return follow_worker(settings, _order(settings, place))
+        return end_of_rank(place, follow_worker(settings, _order(settings, place)))
 
     from exspec.wire.worker_process import Identity, run_process
 
@@ -113,7 +113,7 @@ def main(argv: list[str]) -> int:
     role = TargetRole(settings, identity, place)
     exit_code = run_process(role, identity, settings)
     role.stop_ranks()
-    return exit_code
+    return end_of_rank(place, exit_code)
 
 
 if __name__ == "__main__":

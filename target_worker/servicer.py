@@ -17,6 +17,7 @@ from exspec.wire.convert import (
     verify_reply_to_message,
 )
 from exspec.wire.convert_model import tokenizer_to_message
+from exspec.wire.repeats import SeenBatches
 from exspec.wire.server import Context
 from target_worker.verifier import Verifier
 
@@ -47,11 +48,13 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         """One long-lived stream per coordinator; what came over it is forgotten when it ends."""
         verifier, _tokenizer = self._require_loaded()
         held: set[SequenceId] = set()
+        seen = SeenBatches()
         try:
             async for request in request_iterator:
                 require_incarnation(request.incarnation, self._incarnation)
                 arrived = self._clock()
                 batch = verify_batch_from_message(request)
+                seen.note(batch.batch_id)
                 fed = {entry.key.sequence_id for entry in batch.entries}
                 held |= fed
                 reply = await self._thread.run(verifier.verify, batch, arrived)

@@ -8,7 +8,6 @@ rebuilt elsewhere from the token log. What the calls look like is `exspec.engine
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -17,6 +16,7 @@ from exspec.engine.calls import Call, Forward, Release, Stop
 from exspec.engine.model_runner import ModelRunner
 from exspec.engine.ranks import Ranks
 from exspec.engine.rows import PassOutput, RowInput
+from exspec.runtime.launch import end_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,7 @@ EndProcess = Callable[[], object]
 
 def end_process() -> None:
     """At once: threads that wait for other ranks cannot be interrupted."""
-    logging.shutdown()
-    os._exit(1)
+    end_at_once(1)
 
 
 class ShardedRunner:

@@ -6,6 +6,7 @@ here: `--help` and a wrong setting are answered before it is loaded.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -110,6 +111,25 @@ def launcher_command(
     flags = [f"--ranks={settings.tensor_parallel}"]
     flags += [f"--log-level={settings.log_level}", f"--log-format={settings.log_format}"]
     return [*python, "-m", LAUNCHER, *flags, "--", *python, "-m", module, *arguments]
+
+
+def end_of_rank(place: RankPlace | None, exit_code: int) -> int:
+    """The exit code of a process that has done its work; if it is a rank it ends here.
+
+    Threads that torch.distributed started may hold tensors yet. They would let go of them while
+    the interpreter is taken down, and that aborts the process.
+    """
+    if place is not None:
+        end_at_once(exit_code)
+    return exit_code
+
+
+def end_at_once(exit_code: int) -> NoReturn:
+    """End without the interpreter's teardown."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def _become_launcher(

@@ -29,7 +29,7 @@ from exspec.engine.packing import PackedLinear
 from exspec.engine.ranks import Ranks, join_ranks
 from exspec.engine.rows import RowInput
 from exspec.engine.sharded import ShardedRunner, follow
-from exspec.runtime.launch import place_of_this_process
+from exspec.runtime.launch import end_of_rank, place_of_this_process
 from target_worker.verifier import Verifier
 
 CHUNK = 16
@@ -235,6 +235,7 @@ def main(scenario: str, folder: Path, num_ranks: int) -> None:
     found = globals()[scenario](ranks, folder)
     if ranks.is_leader:
         (folder / "found.json").write_text(json.dumps(found))
+    end_of_rank(place, 0)
 
 
 if __name__ == "__main__":
