@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from exspec.core.acceptance import FinishReason
+from exspec.core.choosing import TokenLogprobs
 from exspec.core.errors import ExspecError
 from exspec.core.params import SamplingParams, SpeculationParams, check_priority
 
@@ -49,13 +50,15 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 class Resume:
     """What a client has of a generation whose call broke: its tokens, and what Started said.
 
-    `max_tokens` 0: decided anew; `prompt_sha256` empty: not compared.
+    `max_tokens` 0: decided anew; `prompt_sha256` empty: not compared. `seed` None: the request's
+    own, or none was needed.
     """
 
     token_ids: tuple[int, ...]
     model_fingerprint: str
     max_tokens: int = 0
     prompt_sha256: bytes = b""
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,12 @@ class SpeculationStats:
     num_rounds: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_wasted_tokens: int = 0
+    """Draft tokens that came from a draft worker and were not committed."""
+    num_drafts_per_position: tuple[int, ...] = ()
+    """In how many rounds a draft token was verified as the first, second, … of its round."""
+    num_accepted_per_position: tuple[int, ...] = ()
+    """How many of those were accepted."""
 
     @property
     def acceptance_length(self) -> float:
@@ -114,16 +123,41 @@ class SpeculationStats:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimings:
-    """Seconds on the coordinator's clock, from the request's arrival."""
+    """Seconds on the coordinator's clock.
+
+    `queue_seconds` from arrival to the first order to a worker, `prefill_seconds` from there to the
+    first generated token, `decode_seconds` from there to the end; the first two together are
+    `time_to_first_token_seconds`, all of them `total_seconds`.
+    """
 
     queue_seconds: float = 0.0
     time_to_first_token_seconds: float = 0.0
     total_seconds: float = 0.0
 
+    @property
+    def prefill_seconds(self) -> float:
+        """From the first order to the first generated token."""
+        return self.time_to_first_token_seconds - self.queue_seconds
+
+    @property
+    def decode_seconds(self) -> float:
+        """From the first generated token to the end."""
+        return self.total_seconds - self.time_to_first_token_seconds
+
+    def seconds_per_token(self, num_generated_tokens: int) -> float:
+        """Mean time per generated token after the first one (TPOT); 0.0 before there is a second.
+
+        Tokens of one round come at once, so this is a mean over rounds as well.
+        """
+        return self.decode_seconds / (num_generated_tokens - 1) if num_generated_tokens > 1 else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """First event: the request was accepted. The last three are what a `Resume` needs."""
+    """First event: the request was accepted.
+
+    What follows `num_prompt_tokens` is what a `Resume` needs; `seed` is the request's, or drawn.
+    """
 
     request_id: str
     model: str
@@ -131,17 +165,22 @@ class Started:
     model_fingerprint: str = ""
     max_tokens: int = 0
     prompt_sha256: bytes = b""
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
     """What was committed since the last delta.
 
-    `text` may be empty while a character is incomplete.
+    `text` may be empty while a character is incomplete. `logprobs` has one item per token id if
+    they were asked for; `prompt_logprobs` come with the first delta, one item per token of the
+    prompt from its second on (nothing precedes the first).
     """
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,21 @@ from hashlib import sha256
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """What a model's makers advise for parameters a request leaves out (generation_config.json).
+
+    None: they say nothing.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """A loaded model, as a worker announces it.
 
@@ -32,6 +47,7 @@ class ModelFacts:
     device: str
     num_parameters: int
     fingerprint: str
+    generation: GenerationDefaults = GenerationDefaults()
 
 
 @dataclass(frozen=True, slots=True)

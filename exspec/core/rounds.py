@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from exspec.core.choosing import ChoiceRules, TokenLogprobs
 from exspec.core.ids import BatchId, SequenceId
 
 
@@ -42,6 +43,9 @@ class VerifyEntry:
     """Feed `tokens` (the log from `start`), then `draft_tokens`; choose at the last K + 1 places.
 
     `is_prefill` marks a chunk of a longer log: it is fed, nothing is chosen and no draft follows.
+    `rules` say how to choose; they come with an entry that starts at 0 and hold until the next such
+    one (None there: the best logit wins). `next_token` is the log's token after `tokens`; it comes
+    with a chunk of a prompt whose logprobs are wanted.
     """
 
     key: EntryKey
@@ -49,6 +53,8 @@ class VerifyEntry:
     tokens: tuple[int, ...]
     draft_tokens: tuple[int, ...] = ()
     is_prefill: bool = False
+    rules: ChoiceRules | None = None
+    next_token: int | None = None
 
     @property
     def end(self) -> int:
@@ -61,6 +67,8 @@ class VerifyResult:
     """`bonus_token` is None for a prefill chunk and for every status but OK.
 
     `kv_length` is how many tokens of the log (accepted drafts included) the worker holds now.
+    `logprobs` has one item per accepted draft and one for the bonus token, if the rules want any.
+    `prompt_logprobs` are those of the prompt's tokens from position `prompt_start` on.
     """
 
     key: EntryKey
@@ -69,16 +77,23 @@ class VerifyResult:
     num_accepted: int = 0
     bonus_token: int | None = None
     detail: str = ""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_start: int = 0
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DraftEntry:
-    """Feed `tokens` (the log from `start`), then propose up to `num_draft_tokens`; 0: feed only."""
+    """Feed `tokens` (the log from `start`), then propose up to `num_draft_tokens`; 0: feed only.
+
+    `rules` are those of the target (see `VerifyEntry`), so that drafts are what it would choose.
+    """
 
     key: EntryKey
     start: int
     tokens: tuple[int, ...]
     num_draft_tokens: int
+    rules: ChoiceRules | None = None
 
     @property
     def end(self) -> int:

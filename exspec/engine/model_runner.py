@@ -6,17 +6,19 @@ Knows slots, positions and token ids. Sequence ids, rounds, acceptance and the w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from exspec.core.choosing import ChoiceRules
 from exspec.core.errors import (
     ContextLengthError,
     InvalidRequestError,
     ProtocolError,
 )
 from exspec.core.models import ModelFacts
+from exspec.engine.choosing.choosing import Choosing
 from exspec.engine.heads import NOT_FINITE, CutHead, Head, OwnHead
 from exspec.engine.kv.hf_adapter import PassCache, adopt, attending, cache_keyword
 from exspec.engine.kv.layout import KvLayout, KvLayoutName, Placement, RowSpan
@@ -24,7 +26,7 @@ from exspec.engine.kv.padded import PaddedLayout
 from exspec.engine.kv.plan import PassPlan, plan_pass
 from exspec.engine.kv.slots import SlotsLayout
 from exspec.engine.loaded import LoadedModel, kv_shape_of, num_embeddings_of
-from exspec.engine.rows import PassOutput, RowInput, filled_up, pack, row_ends, split
+from exspec.engine.rows import PassOutput, RowInput, filled_up, one_by_one, pack, row_ends, split
 
 _LAYOUTS = {KvLayoutName.SLOTS: SlotsLayout, KvLayoutName.PADDED: PaddedLayout}
 
@@ -121,6 +123,15 @@ class ModelRunner:
             failed_rows=frozenset(failed),
         )
 
+    def open_choosing(self, rules: ChoiceRules) -> Choosing:
+        """Make a sequence's rules ready.
+
+        Raises:
+            InvalidRequestError: they name a token outside the vocabulary, leave no token at all, or
+                have a grammar that cannot be served.
+        """
+        return Choosing(rules)
+
     def release(self, slot: int) -> None:
         """Forget what the slot holds; it is free for another sequence."""
         if not 0 <= slot < self.num_slots:
@@ -214,7 +225,7 @@ class ModelRunner:
         """
         self._clear_outside(row.slot, origin, row.start)
         choices, held = list[int](), row.start
-        for step in _one_by_one(row):
+        for step in one_by_one(row):
             self._hold(row.slot, held)
             done = self._pass([step])
             if not done.is_finite and self._not_finite([step], done):
@@ -270,14 +281,6 @@ class ModelRunner:
 def _as_it_is(numbers: torch.Tensor) -> torch.Tensor:
     """A model in one process agrees with itself."""
     return numbers
-
-
-def _one_by_one(row: RowInput) -> Iterator[RowInput]:
-    """The row's certain tokens together, then each guess alone."""
-    certain = row.tokens[: row.num_certain]
-    yield RowInput(row.slot, row.start, certain, min(1, row.num_choices))
-    for i, token in enumerate(row.tokens[row.num_certain :]):
-        yield RowInput(row.slot, row.start + row.num_certain + i, (token,), 1)
 
 
 def _origin(placement: Placement, row_index: int) -> int:

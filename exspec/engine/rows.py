@@ -5,14 +5,18 @@ Values and arithmetic; no model, no KV memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from exspec.core.choosing import ChoiceRules, TokenLogprobs
 from exspec.core.models import ModelFacts
+
+if TYPE_CHECKING:
+    from exspec.engine.choosing.choosing import Choosing
 
 _STEPS = ((16, 1), (64, 4), (128, 8), (256, 16), (512, 32), (1024, 64))
 """Up to the first number sizes are multiples of the second."""
@@ -24,14 +28,22 @@ class RowInput:
     """One row of a pass.
 
     `start` tokens of the slot are valid in KV; what lies beyond is stale and overwritten. `tokens`
-    (at least one) are fed at positions `start`, …; greedy choices are wanted after each of the last
+    (at least one) are fed at positions `start`, …; choices are wanted after each of the last
     `num_choices` of them (0: a prefill chunk, no vocabulary head).
+
+    `choosing` is how they are made; None: greedily, and the lowest id wins a tie. `history` holds
+    the tokens before `tokens`, all of them, if `choosing.rules.needs_history`; else it may be
+    empty. `scored` asks for the logprobs of tokens that are known: the k-th of them is what
+    follows the k-th of `tokens`.
     """
 
     slot: int
     start: int
     tokens: tuple[int, ...]
     num_choices: int
+    choosing: Choosing | None = None
+    history: Sequence[int] = ()
+    scored: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -53,7 +65,12 @@ class PassOutput:
 
     A row has fewer choices than it wanted when the model's numbers were not finite from some
     token on: the tokens before it are held, the others are not. `failed_rows` are those where that
-    is so already before the first choice: nothing they brought is held.
+    is so already before the first choice: nothing they brought is held. It also has fewer when its
+    rules left no token to choose from some place on; `stuck_rows` are those where that is so
+    already for the first choice: their tokens are held.
+
+    `logprobs` has an item per row, one entry per choice, or none if its rules want none; `scored`
+    has one entry per scored token of the row.
     """
 
     choices: tuple[tuple[int, ...], ...]
@@ -62,6 +79,9 @@ class PassOutput:
     num_moved_rows: int
     num_moved_bytes: int
     failed_rows: frozenset[int] = frozenset()
+    stuck_rows: frozenset[int] = frozenset()
+    logprobs: tuple[tuple[TokenLogprobs, ...], ...] = ()
+    scored: tuple[tuple[TokenLogprobs, ...], ...] = ()
 
 
 class PassRunner(Protocol):
@@ -73,6 +93,7 @@ class PassRunner(Protocol):
     def num_slots(self) -> int: ...
     @property
     def capacity(self) -> int: ...
+    def open_choosing(self, rules: ChoiceRules) -> Choosing: ...
     def forward(self, rows: list[RowInput]) -> PassOutput: ...
     def release(self, slot: int) -> None: ...
 
@@ -122,3 +143,11 @@ def split(chosen: Sequence[int], counts: Sequence[int]) -> tuple[tuple[int, ...]
     """A flat list cut into rows of `counts` items."""
     ends = list(accumulate(counts, initial=0))
     return tuple(tuple(chosen[a:b]) for a, b in pairwise(ends))
+
+
+def one_by_one(row: RowInput) -> Iterator[RowInput]:
+    """The row's certain tokens together, then each guess alone."""
+    certain = row.tokens[: row.num_certain]
+    yield RowInput(row.slot, row.start, certain, min(1, row.num_choices))
+    for i, token in enumerate(row.tokens[row.num_certain :]):
+        yield RowInput(row.slot, row.start + row.num_certain + i, (token,), 1)

@@ -11,8 +11,10 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from exspec.core.choosing import ChoiceRules
 from exspec.core.models import ModelFacts
 from exspec.engine.calls import Call, Forward, Release, Stop
+from exspec.engine.choosing.choosing import Choosing
 from exspec.engine.model_runner import ModelRunner
 from exspec.engine.ranks import Ranks
 from exspec.engine.rows import PassOutput, RowInput
@@ -55,6 +57,10 @@ class ShardedRunner:
     def kv_bytes(self) -> int:
         """Size of the KV memory of all ranks together; each has as much as the others."""
         return self._runner.kv_bytes * self._ranks.num_ranks
+
+    def open_choosing(self, rules: ChoiceRules) -> Choosing:
+        """See `ModelRunner.open_choosing`. Rank 0 chooses, the others never hear of rules."""
+        return self._runner.open_choosing(rules)
 
     def forward(self, rows: Sequence[RowInput]) -> PassOutput:
         """See `ModelRunner.forward`. A bad batch is refused before another rank hears of it."""

@@ -20,16 +20,18 @@ class DraftRequest(_message.Message):
     def __init__(self, batch_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DraftEntry, _Mapping]]] = ..., released_sequence_ids: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class DraftEntry(_message.Message):
-    __slots__ = ("key", "start", "tokens", "num_draft_tokens")
+    __slots__ = ("key", "start", "tokens", "num_draft_tokens", "rules")
     KEY_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EntryKey
     start: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     num_draft_tokens: int
-    def __init__(self, key: _Optional[_Union[_common_pb2.EntryKey, _Mapping]] = ..., start: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_draft_tokens: _Optional[int] = ...) -> None: ...
+    rules: _common_pb2.ChoiceRules
+    def __init__(self, key: _Optional[_Union[_common_pb2.EntryKey, _Mapping]] = ..., start: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_draft_tokens: _Optional[int] = ..., rules: _Optional[_Union[_common_pb2.ChoiceRules, _Mapping]] = ...) -> None: ...
 
 class DraftResponse(_message.Message):
     __slots__ = ("batch_id", "results", "timings")

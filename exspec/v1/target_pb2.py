@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from exspec.v1 import common_pb2 as exspec_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65xspec/v1/target.proto\x12\texspec.v1\x1a\x16\x65xspec/v1/common.proto\"~\n\rVerifyRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\'\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x16.exspec.v1.VerifyEntry\x12\x1d\n\x15released_sequence_ids\x18\x03 \x03(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\"x\n\x0bVerifyEntry\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.exspec.v1.EntryKey\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x03(\r\x12\x12\n\nis_prefill\x18\x05 \x01(\x08\"u\n\x0eVerifyResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12(\n\x07results\x18\x02 \x03(\x0b\x32\x17.exspec.v1.VerifyResult\x12\'\n\x07timings\x18\x03 \x01(\x0b\x32\x16.exspec.v1.PassTimings\"\xbb\x01\n\x0cVerifyResult\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.exspec.v1.EntryKey\x12&\n\x06status\x18\x02 \x01(\x0e\x32\x16.exspec.v1.EntryStatus\x12\x11\n\tkv_length\x18\x03 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x04 \x01(\r\x12\x18\n\x0b\x62onus_token\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x06 \x01(\tB\x0e\n\x0c_bonus_token\"\x15\n\x13GetTokenizerRequest\"\xc7\x01\n\x14GetTokenizerResponse\x12\x16\n\x0etokenizer_json\x18\x01 \x01(\t\x12\x15\n\rchat_template\x18\x02 \x01(\t\x12J\n\x0especial_tokens\x18\x03 \x03(\x0b\x32\x32.exspec.v1.GetTokenizerResponse.SpecialTokensEntry\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xa3\x01\n\rTargetService\x12\x41\n\x06Verify\x12\x18.exspec.v1.VerifyRequest\x1a\x19.exspec.v1.VerifyResponse(\x01\x30\x01\x12O\n\x0cGetTokenizer\x12\x1e.exspec.v1.GetTokenizerRequest\x1a\x1f.exspec.v1.GetTokenizerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65xspec/v1/target.proto\x12\texspec.v1\x1a\x16\x65xspec/v1/common.proto\"~\n\rVerifyRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\'\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x16.exspec.v1.VerifyEntry\x12\x1d\n\x15released_sequence_ids\x18\x03 \x03(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\"\xc7\x01\n\x0bVerifyEntry\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.exspec.v1.EntryKey\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x03(\r\x12\x12\n\nis_prefill\x18\x05 \x01(\x08\x12%\n\x05rules\x18\x06 \x01(\x0b\x32\x16.exspec.v1.ChoiceRules\x12\x17\n\nnext_token\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_next_token\"u\n\x0eVerifyResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12(\n\x07results\x18\x02 \x03(\x0b\x32\x17.exspec.v1.VerifyResult\x12\'\n\x07timings\x18\x03 \x01(\x0b\x32\x16.exspec.v1.PassTimings\"\xb0\x02\n\x0cVerifyResult\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.exspec.v1.EntryKey\x12&\n\x06status\x18\x02 \x01(\x0e\x32\x16.exspec.v1.EntryStatus\x12\x11\n\tkv_length\x18\x03 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x04 \x01(\r\x12\x18\n\x0b\x62onus_token\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x06 \x01(\t\x12*\n\x08logprobs\x18\x07 \x03(\x0b\x32\x18.exspec.v1.TokenLogprobs\x12\x14\n\x0cprompt_start\x18\x08 \x01(\r\x12\x31\n\x0fprompt_logprobs\x18\t \x03(\x0b\x32\x18.exspec.v1.TokenLogprobsB\x0e\n\x0c_bonus_token\"\x15\n\x13GetTokenizerRequest\"\xc7\x01\n\x14GetTokenizerResponse\x12\x16\n\x0etokenizer_json\x18\x01 \x01(\t\x12\x15\n\rchat_template\x18\x02 \x01(\t\x12J\n\x0especial_tokens\x18\x03 \x03(\x0b\x32\x32.exspec.v1.GetTokenizerResponse.SpecialTokensEntry\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xa3\x01\n\rTargetService\x12\x41\n\x06Verify\x12\x18.exspec.v1.VerifyRequest\x1a\x19.exspec.v1.VerifyResponse(\x01\x30\x01\x12O\n\x0cGetTokenizer\x12\x1e.exspec.v1.GetTokenizerRequest\x1a\x1f.exspec.v1.GetTokenizerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,18 +36,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTOKENIZERRESPONSE_SPECIALTOKENSENTRY']._serialized_options = b'8\001'
   _globals['_VERIFYREQUEST']._serialized_start=61
   _globals['_VERIFYREQUEST']._serialized_end=187
-  _globals['_VERIFYENTRY']._serialized_start=189
-  _globals['_VERIFYENTRY']._serialized_end=309
-  _globals['_VERIFYRESPONSE']._serialized_start=311
-  _globals['_VERIFYRESPONSE']._serialized_end=428
-  _globals['_VERIFYRESULT']._serialized_start=431
-  _globals['_VERIFYRESULT']._serialized_end=618
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=620
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=641
-  _globals['_GETTOKENIZERRESPONSE']._serialized_start=644
-  _globals['_GETTOKENIZERRESPONSE']._serialized_end=843
-  _globals['_GETTOKENIZERRESPONSE_SPECIALTOKENSENTRY']._serialized_start=791
-  _globals['_GETTOKENIZERRESPONSE_SPECIALTOKENSENTRY']._serialized_end=843
-  _globals['_TARGETSERVICE']._serialized_start=846
-  _globals['_TARGETSERVICE']._serialized_end=1009
+  _globals['_VERIFYENTRY']._serialized_start=190
+  _globals['_VERIFYENTRY']._serialized_end=389
+  _globals['_VERIFYRESPONSE']._serialized_start=391
+  _globals['_VERIFYRESPONSE']._serialized_end=508
+  _globals['_VERIFYRESULT']._serialized_start=511
+  _globals['_VERIFYRESULT']._serialized_end=815
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=817
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=838
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=841
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=1040
+  _globals['_GETTOKENIZERRESPONSE_SPECIALTOKENSENTRY']._serialized_start=988
+  _globals['_GETTOKENIZERRESPONSE_SPECIALTOKENSENTRY']._serialized_end=1040
+  _globals['_TARGETSERVICE']._serialized_start=1043
+  _globals['_TARGETSERVICE']._serialized_end=1206
 # @@protoc_insertion_point(module_scope)

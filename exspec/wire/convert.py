@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from exspec.core.choosing import ChoiceRules
 from exspec.core.errors import ProtocolError, WorkerLostError
 from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import (
@@ -23,6 +24,12 @@ from exspec.core.rounds import (
     VerifyResult,
 )
 from exspec.v1 import common_pb2, draft_pb2, target_pb2
+from exspec.wire.convert_rules import (
+    logprobs_from_messages,
+    logprobs_to_messages,
+    rules_from_message,
+    rules_to_message,
+)
 
 _STATUSES = {
     EntryStatus.OK: common_pb2.ENTRY_STATUS_OK,
@@ -44,6 +51,8 @@ def verify_batch_to_message(batch: VerifyBatch, incarnation: str = "") -> target
             tokens=entry.tokens,
             draft_tokens=entry.draft_tokens,
             is_prefill=entry.is_prefill,
+            rules=_rules_to_message(entry.rules),
+            next_token=entry.next_token,
         )
         for entry in batch.entries
     ]
@@ -72,6 +81,9 @@ def verify_reply_to_message(reply: VerifyReply) -> target_pb2.VerifyResponse:
             num_accepted=result.num_accepted,
             bonus_token=result.bonus_token,
             detail=result.detail,
+            logprobs=logprobs_to_messages(result.logprobs),
+            prompt_start=result.prompt_start,
+            prompt_logprobs=logprobs_to_messages(result.prompt_logprobs),
         )
         for result in reply.results
     ]
@@ -90,6 +102,9 @@ def verify_reply_from_message(message: target_pb2.VerifyResponse) -> VerifyReply
             result.num_accepted,
             result.bonus_token if result.HasField("bonus_token") else None,
             result.detail,
+            logprobs_from_messages(result.logprobs),
+            result.prompt_start,
+            logprobs_from_messages(result.prompt_logprobs),
         )
         for result in message.results
     )
@@ -104,6 +119,7 @@ def draft_batch_to_message(batch: DraftBatch, incarnation: str = "") -> draft_pb
             start=entry.start,
             tokens=entry.tokens,
             num_draft_tokens=entry.num_draft_tokens,
+            rules=_rules_to_message(entry.rules),
         )
         for entry in batch.entries
     ]
@@ -166,6 +182,8 @@ def _verify_entry(message: target_pb2.VerifyEntry) -> VerifyEntry:
         tuple(message.tokens),
         tuple(message.draft_tokens),
         message.is_prefill,
+        _rules_from(message),
+        message.next_token if message.HasField("next_token") else None,
     )
 
 
@@ -173,7 +191,17 @@ def _draft_entry(message: draft_pb2.DraftEntry) -> DraftEntry:
     key = _key_from_message(message.key)
     if not message.tokens:
         raise ProtocolError(f"entry {key.sequence_id}: tokens must hold at least one token")
-    return DraftEntry(key, message.start, tuple(message.tokens), message.num_draft_tokens)
+    return DraftEntry(
+        key, message.start, tuple(message.tokens), message.num_draft_tokens, _rules_from(message)
+    )
+
+
+def _rules_to_message(rules: ChoiceRules | None) -> common_pb2.ChoiceRules | None:
+    return None if rules is None else rules_to_message(rules)
+
+
+def _rules_from(message: target_pb2.VerifyEntry | draft_pb2.DraftEntry) -> ChoiceRules | None:
+    return rules_from_message(message.rules) if message.HasField("rules") else None
 
 
 def require_incarnation(meant: str, own: str) -> None:
