@@ -63,6 +63,7 @@ def resume_to_message(resume: values.Resume) -> pb.Resume:
         model_fingerprint=resume.model_fingerprint,
         max_tokens=resume.max_tokens,
         prompt_sha256=resume.prompt_sha256,
+        seed=resume.seed,
     )
 
 
@@ -80,6 +81,7 @@ def resume_from_message(message: pb.Resume) -> values.Resume | None:
         message.model_fingerprint,
         message.max_tokens,
         message.prompt_sha256,
+        message.seed if message.HasField("seed") else None,
     )
 
 
