@@ -161,6 +161,25 @@ def test_the_policy_and_its_sizes_are_handed_on(tmp_path):
     assert "--max-num-seqs 16" in target
 
 
+def test_how_tokens_are_chosen_is_handed_on_to_whom_it_concerns(tmp_path):
+    def commands(plan):
+        return (
+            " ".join(plan.coordinator_command(tmp_path / "c.port")),
+            *(
+                " ".join(plan.worker_command(role, "w", "h:1", tmp_path / "w.port"))
+                for role in (Role.TARGET, Role.DRAFT)
+            ),
+        )
+
+    plan = ClusterPlan(generation_config="none", draft_sample_method="greedy")
+    coordinator, target, draft = commands(plan)
+    assert "--generation-config none" in coordinator
+    assert "--draft-sample-method greedy" in draft
+    for command in (target, *commands(ClusterPlan())):
+        assert "--generation-config" not in command
+        assert "--draft-sample-method" not in command
+
+
 @pytest.mark.parametrize(
     ("sizes", "num_rows", "num_slots"),
     [
