@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import numpy
 import pytest
@@ -172,3 +174,10 @@ def test_speculation_may_be_switched_off_by_a_word():
     assert speculation_of(speculate=False) == SpeculationParams(0)
     assert speculation_of(speculate=True) == SpeculationParams()
     assert speculation_of(num_speculative_tokens=4) == SpeculationParams(4)
+
+
+def test_the_readme_lists_every_keyword():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    section = readme.partition("### What a request can ask for")[2].partition("\n### ")[0]
+    listed = set(re.findall(r"`([a-z_]+)(?:=\w+)?`", section))
+    assert set(BatchOptions.__annotations__) <= listed
