@@ -37,7 +37,7 @@ ClusterSpeculation = Annotated[
     typer.Option(
         metavar="K",
         help='Draft tokens per row and round: "auto", "auto:8" (at most 8), a number, or a JSON '
-        "table [[from rows, to rows, K], …]. Default: the coordinator's.",
+        "table [\\[from rows, to rows, K], …]. Default: the coordinator's.",
     ),
 ]
 GenerationConfig = Annotated[

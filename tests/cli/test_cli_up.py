@@ -11,11 +11,13 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
 
 from exspec import Client, InvalidRequestError, RequestCancelledError, UnavailableError
 from exspec.cli.child import ChildDiedError
 from exspec.cli.cluster import LocalCluster
 from exspec.cli.cluster_plan import ClusterPlan
+from exspec.cli.main import app
 from exspec.core.ids import Role
 from tests.cli.stubs import StubPlan
 
@@ -219,6 +221,11 @@ def test_plans_that_make_no_sense():
         ClusterPlan(num_targets=0)
     with pytest.raises(InvalidRequestError):
         ClusterPlan(num_drafts=-1)
+
+
+def test_help_says_what_a_table_of_draft_lengths_looks_like():
+    shown = CliRunner().invoke(app, ["up", "--help"], env={"COLUMNS": "400"}).stdout
+    assert "[[from rows, to rows, K], …]" in shown
 
 
 class Up:
