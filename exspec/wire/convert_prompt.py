@@ -72,7 +72,7 @@ def resume_from_message(message: pb.Resume) -> values.Resume | None:
     if message == pb.Resume():
         return None
     check_num_ids("resume", len(message.token_ids))
-    if not message.model_fingerprint:
+    if message.token_ids and not message.model_fingerprint:
         raise InvalidRequestError(
             "resume needs the model_fingerprint that the broken call started with", field="resume"
         )
