@@ -137,7 +137,7 @@ class ToyRunner:
     def open_choosing(self, rules: ChoiceRules) -> ToyChoosing:
         """Refuses what the vocabulary does not have, and grammars."""
         if rules.grammar is not None:
-            raise InvalidRequestError("toys know no grammar", field="grammar")
+            raise InvalidRequestError("toys know no grammar", field="structured")
         named = (
             ("logit_bias", (token for token, _ in rules.logit_bias)),
             ("allowed_token_ids", rules.allowed_token_ids),
