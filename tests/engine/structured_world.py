@@ -22,8 +22,8 @@ from exspec.engine.tokenizer_assets import TokenizerReading
 from tests.engine.grammar_oracle import NUM_TOKENS, STOP, VOCAB_SIZE, assets, token_bytes
 from tests.engine.tiny import tiny_model
 
-MAX_TOKENS = 28
-CAPACITY = 64
+MAX_TOKENS = 44
+CAPACITY = 96
 
 _SCHEMA = {
     "type": "object",
