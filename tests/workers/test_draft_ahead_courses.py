@@ -85,7 +85,7 @@ class Pair:
         """A new epoch, which should come with the whole log."""
         row = self.rows[i]
         if is_whole:
-            row.rules = RULES[(i + row.epoch) % len(RULES)]
+            row.rules = RULES[(i + row.epoch + 1) % len(RULES)]
         row.epoch, row.round_index = row.epoch + 1, 0
         row.believed = 0 if is_whole else row.believed
 
