@@ -12,7 +12,7 @@ from coordinator import rules as module
 from coordinator.members import ServedModel
 from coordinator.rules import resolve
 from coordinator.text import TextCodec
-from exspec.core.choosing import ChoiceRules
+from exspec.core.choosing import ChoiceRules, Grammar, GrammarKind
 from exspec.core.errors import InvalidRequestError
 from exspec.core.generation import GenerationRequest, Resume, TokenPrompt
 from exspec.core.models import GenerationDefaults, TokenizerAssets
@@ -225,10 +225,13 @@ def test_rules_that_leave_only_tokens_that_may_not_come_yet_are_refused():
         _resolved(**sampling)
 
 
-@pytest.mark.parametrize("field", ["stop", "bad_words"])
-def test_what_is_about_text_is_refused_where_there_is_none(field):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("stop", ("x",)), ("bad_words", ("x",)), ("structured", Grammar(GrammarKind.REGEX, "x"))],
+)
+def test_what_is_about_text_is_refused_where_there_is_none(field, value):
     with pytest.raises(InvalidRequestError, match="no tokenizer") as caught:
-        _resolved(_model(NO_TEXT), **{field: ("x",)})
+        _resolved(_model(NO_TEXT), **{field: value})
     assert caught.value.field == field
 
 
@@ -244,3 +247,13 @@ def test_logprobs_of_a_prompt_are_bounded():
 def test_a_small_vocabulary_is_no_trouble():
     assert VOCAB < 300
     _resolved(_model(NO_TEXT, vocab_size=VOCAB), allowed_token_ids=(VOCAB - 1,))
+
+
+def test_structured_output_needs_something_to_end_with():
+    grammar = Grammar(GrammarKind.REGEX, "a+")
+    assert _resolved(structured=grammar).rules.grammar == grammar
+    with pytest.raises(InvalidRequestError, match="the model has none") as caught:
+        _resolved(_model(stop_token_ids=()), structured=grammar)
+    assert caught.value.field == "structured"
+    own = _resolved(_model(stop_token_ids=()), structured=grammar, stop_token_ids=(9,)).rules
+    assert own.ending_token_ids == (9,)

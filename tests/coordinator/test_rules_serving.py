@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from toy_tokenizers import byte_level
 
 from exspec.core import errors
 from exspec.core.acceptance import FinishReason
-from exspec.core.choosing import ChoiceRules, derive_seed
+from exspec.core.choosing import ChoiceRules, Grammar, GrammarKind, derive_seed
 from exspec.core.generation import Completed, Delta, GenerationRequest, Resume, TokenPrompt
 from exspec.core.models import GenerationDefaults, TokenizerAssets
 from exspec.core.params import SamplingParams
@@ -235,6 +236,40 @@ async def test_what_is_refused_touches_nobody(sampling, field):
         assert isinstance(refused.error, errors.InvalidRequestError)
         assert refused.error.field == field
         check(other)
+
+
+async def test_a_grammar_that_is_refused_or_slow_holds_nobody_up(monkeypatch):
+    tried, answered = threading.Event(), threading.Event()
+
+    def check_slowly(grammar: Grammar) -> None:
+        tried.set()
+        assert answered.wait(30)
+        raise errors.InvalidRequestError(f"{grammar.text} is none", field="structured")
+
+    monkeypatch.setattr("coordinator.service.check_grammar", check_slowly)
+    model = facts(stop_token_ids=(1,))
+    async with world() as made:
+        await made.target(model=model, tokenizer=TokenizerAssets(byte_level().to_str()))
+        asked = request(structured=Grammar(GrammarKind.REGEX, "x"))
+        asking = asyncio.create_task(made.ask(asked))
+        assert await asyncio.to_thread(tried.wait, 10)
+        for _ in range(8):
+            check(await made.generate())
+        answered.set()
+        answer = await asking
+        assert (answer.error.field, answer.error.message) == ("structured", "x is none")
+        assert answer.started is None
+
+
+async def test_a_grammar_that_workers_do_not_take_ends_that_request_alone(monkeypatch):
+    monkeypatch.setattr("coordinator.service.check_grammar", lambda _: None)
+    model = facts(stop_token_ids=(1,))
+    async with world() as made:
+        await made.target(model=model, tokenizer=TokenizerAssets(byte_level().to_str()))
+        asked = request(structured=Grammar(GrammarKind.REGEX, "x"))
+        answer, other = await asyncio.gather(made.ask(asked), made.generate())
+        check(other)
+        assert (answer.error.field, answer.deltas) == ("structured", [])
 
 
 async def test_min_tokens_beyond_what_the_context_leaves_are_refused():
