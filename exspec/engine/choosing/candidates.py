@@ -163,10 +163,10 @@ def _survey_in_cache(
         part = None if inverse is None else inverse[rows]
         sums.append(_sum_of_exponentials(scores[rows], best, part))
     blocks = torch.cat(maxima).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
-    steps = torch.arange(_BLOCK)
-    ids = (blocks[:, :, None] * _BLOCK + steps).view(num_rows, -1)
-    rest = torch.arange(num_blocks * _BLOCK, vocab_size).expand(num_rows, -1)
-    ids = torch.cat((ids, rest), dim=1)
+    ids = (blocks[:, :, None] * _BLOCK + torch.arange(_BLOCK)).view(num_rows, -1)
+    if vocab_size > num_blocks * _BLOCK:
+        rest = torch.arange(num_blocks * _BLOCK, vocab_size).expand(num_rows, -1)
+        ids = torch.cat((ids, rest), dim=1)
     best_places = scores.gather(1, ids).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
     return ids.gather(1, best_places), torch.cat(sums)
 

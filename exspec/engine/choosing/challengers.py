@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from exspec.engine.choosing.arithmetic import exact_exp
 from exspec.engine.choosing.drawing import Draws
-from exspec.engine.choosing.noise import counters, gumbels, lowest_hash_of, unfinished_hashes
+from exspec.engine.choosing.noise import (
+    counters,
+    gumbels,
+    lowest_hash_of,
+    unfinished_hashes,
+    unfinished_hashes_on_cpu,
+)
 
 _SLACK = 1e-3
 """Of a sum of float32 exponentials over a vocabulary, relative."""
-_CPU_CHUNK = 1 << 16
-"""Tokens hashed at a time: what fits into a CPU's cache."""
-_LARGE_CHUNK = 1 << 24
+_ROWS_AT_ONCE = 64
+"""Whose tokens are hashed together on a device other than a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +79,25 @@ def _hashed_high(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows and tokens whose noise may lift even the best score not seen over the winner."""
     own = counters(torch.arange(vocab_size, device=rows.device))
-    lowest = lowest_hash_of(standing.sums - standing.bound)
-    chunk = _CPU_CHUNK if rows.device.type == "cpu" else _LARGE_CHUNK
-    step = max(1, chunk // vocab_size)
-    found: list[torch.Tensor] = []
-    for part in rows.split(step):
-        places = (unfinished_hashes(draws.keys[part], own) >= lowest[part]).nonzero()
-        found.append(torch.stack((part[places[:, 0]], places[:, 1])))
-    together = torch.cat(found, dim=1)
-    return together[0], together[1]
+    lowest = lowest_hash_of(standing.sums[rows] - standing.bound[rows])
+    if rows.device.type == "cpu":
+        hashes = unfinished_hashes_on_cpu(draws.keys[rows], own)
+        found = [
+            np.flatnonzero(row >= bound)
+            for row, bound in zip(hashes, lowest[:, 0].tolist(), strict=True)
+        ]
+        repeats = torch.tensor([len(tokens) for tokens in found])
+        return rows.repeat_interleave(repeats), torch.from_numpy(np.concatenate(found))
+    parts = zip(rows.split(_ROWS_AT_ONCE), lowest.split(_ROWS_AT_ONCE), strict=True)
+    hit = torch.cat(
+        [
+            torch.stack((part[hits[:, 0]], hits[:, 1]))
+            for part, bound in parts
+            for hits in [(unfinished_hashes(draws.keys[part], own) >= bound).nonzero()]
+        ],
+        dim=1,
+    )
+    return hit[0], hit[1]
 
 
 def _best_kept(
