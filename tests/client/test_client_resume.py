@@ -18,7 +18,7 @@ from exspec import (
     UnavailableError,
 )
 from exspec.client.fake import FakeCoordinator, FakeReply
-from exspec.client.fake_answers import FAKE_FINGERPRINT
+from exspec.client.fake_answers import FAKE_FINGERPRINT, FAKE_SEED
 from exspec.core.generation import Resume
 
 TEXT = "a€b, héllo"
@@ -40,7 +40,8 @@ def test_a_lost_generation_goes_on_undisturbed(client, fake, quick_retries, plac
         assert getattr(again, field) == getattr(whole, field)
     last = fake.requests[-1]
     sent = tuple(TEXT[: places[-1]].encode())
-    assert last.resume == Resume(sent, FAKE_FINGERPRINT, 50)
+    assert last.resume == Resume(sent, FAKE_FINGERPRINT, 50, seed=FAKE_SEED)
+    assert again.num_resumed_tokens == len(sent)
     assert last.request_id == "mine"
 
 
