@@ -32,7 +32,7 @@ from exspec.v1 import generation_pb2 as pb
 FAKE_MODEL_NAME = "fake-model"
 FAKE_FINGERPRINT = "fake-fingerprint"
 FAKE_SEED = 2**63 + 11
-"""What is "drawn" for requests without a seed."""
+"""What is "drawn" for sampled requests without a seed."""
 FAKE_MODEL = pb.ServedModel(
     name=FAKE_MODEL_NAME, max_length=2048, stop_token_ids=[0], vocab_size=256
 )
@@ -124,9 +124,10 @@ class SingleAnswer:
 
     @property
     def _seed(self) -> int:
-        resume, stated = self.request.resume, self.request.sampling.seed
-        given = stated if resume is None or resume.seed is None else resume.seed
-        return FAKE_SEED if given is None else given
+        resume, sampling = self.request.resume, self.request.sampling
+        given = sampling.seed if resume is None or resume.seed is None else resume.seed
+        drawn = FAKE_SEED if sampling.temperature else 0
+        return drawn if given is None else given
 
     def _lose_if_planned(self, num_characters: int) -> None:
         planned = self.reply.lose_after

@@ -17,11 +17,11 @@ from exspec.v1 import generation_pb2 as pb
 class GenerationResult:
     """A finished generation. `text` has no special tokens; `token_ids` are all generated ones.
 
-    `seed` is the request's, or the one that was drawn for it: with it the same comes again. If they
-    were asked for, `logprobs` has one item per token id, and `prompt_logprobs` one per token of the
-    prompt from its second on. `num_resumes`: how often its coordinator was lost and it went on;
-    `speculation` and `timings` are those of the last part, which began after
-    `num_resumed_tokens`.
+    `seed` is the request's, or the one that was drawn for it: with it the same comes again (0 if
+    it has none and decoding is greedy). If they were asked for, `logprobs` has one item per token
+    id, and `prompt_logprobs` one per token of the prompt from its second on. `num_resumes`: how
+    often its coordinator was lost and it went on; `speculation` and `timings` are those of the
+    last part, which began after `num_resumed_tokens`.
     """
 
     request_id: str

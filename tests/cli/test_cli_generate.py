@@ -102,9 +102,10 @@ def test_bad_values_exit_with_2_and_send_nothing(run, fake, arguments):
     assert fake.requests == []
 
 
-def test_the_seed_is_told(run):
+def test_the_seed_of_a_sampled_text_is_told(run):
     assert f"seed {FAKE_SEED}" in run("--temperature", "1").stderr
     assert "seed 12]" in run("--temperature", "1", "--seed", "12").stderr
+    assert "seed" not in run().stderr
 
 
 def test_logprobs_are_a_table_of_tokens(run, fake):
@@ -148,7 +149,9 @@ def test_json_has_everything(run, fake):
             timings=RequestTimings(1.0, 3.0, 7.0),
         )
     )
-    answer = json.loads(run("--json", "--logprobs", "1", "--prompt-logprobs", "0").stdout)
+    answer = json.loads(
+        run("--json", "--temperature", "1", "--logprobs", "1", "--prompt-logprobs", "0").stdout
+    )
     assert answer["seed"] == FAKE_SEED
     assert answer["logprobs"][1]["token_id"] == 98
     assert answer["logprobs"][1]["top"] == [

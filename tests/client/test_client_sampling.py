@@ -40,7 +40,8 @@ def test_speculation_may_be_switched_off(client, fake):
 def test_the_seed_is_reported_given_or_drawn(client):
     assert client.generate("Hi", seed=7).seed == 7
     assert client.generate("Hi", seed=0).seed == 0
-    assert client.generate("Hi").seed == FAKE_SEED
+    assert client.generate("Hi", temperature=1).seed == FAKE_SEED
+    assert client.generate("Hi").seed == 0
     with client.stream("Hi", seed=2**64 - 1) as stream:
         (started,) = (event for event in stream if isinstance(event, Started))
     assert started.seed == 2**64 - 1
