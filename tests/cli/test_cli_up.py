@@ -154,11 +154,12 @@ def test_commands_of_the_services(tmp_path):
 
 def test_the_policy_and_its_sizes_are_handed_on(tmp_path):
     plan = ClusterPlan(
-        policy="exspec", batch_size=4, window_size=16, num_speculative_tokens="auto:8"
-    )
+        policy="exspec", batch_size=4, window_size=16, num_speculative_tokens="auto:8",
+        generation_config="none",
+    )  # fmt: skip
     coordinator = " ".join(plan.coordinator_command(tmp_path / "c.port"))
     assert "--policy exspec --window-size 16 --batch-size 4 " in coordinator
-    assert "--num-speculative-tokens auto:8" in coordinator
+    assert "--num-speculative-tokens auto:8 --generation-config none" in coordinator
     target = " ".join(plan.worker_command(Role.TARGET, "t", "h:1", tmp_path / "t.port"))
     assert "--max-num-seqs 16" in target
 
