@@ -64,7 +64,15 @@ def decode(numbers: Sequence[int]) -> Call:
 
 
 def _encode_row(row: RowInput) -> list[int]:
-    return [row.slot, row.start, row.num_choices, len(row.tokens), *row.tokens]
+    """Without its rules, and of its scored tokens the number: rank 0 alone looks at logits."""
+    return [
+        row.slot,
+        row.start,
+        row.num_choices,
+        len(row.tokens),
+        len(row.scored),
+        *row.tokens,
+    ]
 
 
 def _decode_rows(numbers: Sequence[int], num_rows: int) -> tuple[RowInput, ...]:
@@ -76,8 +84,11 @@ def _decode_rows(numbers: Sequence[int], num_rows: int) -> tuple[RowInput, ...]:
 
 
 def _decode_row(rest: Iterator[int]) -> RowInput:
-    slot, start, num_choices, num_tokens = _take(rest, 4)
-    return RowInput(slot, start, _take(rest, num_tokens), num_choices)
+    slot, start, num_choices, num_tokens, num_scored = _take(rest, 5)
+    tokens = _take(rest, num_tokens)
+    if num_scored > num_tokens:
+        raise ProtocolError("a row from rank 0 scores more tokens than it has")
+    return RowInput(slot, start, tokens, num_choices, scored=(0,) * num_scored)
 
 
 def _take(rest: Iterator[int], number: int) -> tuple[int, ...]:

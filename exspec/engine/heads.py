@@ -1,4 +1,4 @@
-"""How hidden states become greedy choices: the model's own head, or some rows of it.
+"""How hidden states become logits and greedy choices: the model's own head, or some rows of it.
 
 Cutting the head is for drafting: the target decides, so a draft may look at the likely tokens only.
 """
@@ -16,20 +16,28 @@ from transformers import PreTrainedModel
 from exspec.core.errors import InvalidRequestError, UnsupportedModelError
 from exspec.engine.packing import PackedLinear, can_pack
 from exspec.engine.ranks import whole
-
-NOT_FINITE = -1
-"""In place of a choice, in tensors only: a mark that travels to the host with the choices."""
+from exspec.engine.rows import NOT_FINITE
 
 
 class Head(Protocol):
-    """Runs the model and chooses."""
+    """Runs the model, and knows which tokens its logits are of."""
 
-    def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
-        """Greedy choices `[M]` after the flat places `wanted` `[M]`; the lowest id wins a tie.
+    def logits(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
+        """The head's own logits `[M, n]` after the flat places `wanted` `[M]`.
 
-        `NOT_FINITE` where the largest logit is not a finite number.
         `inputs` are what the model's forward takes, one flat row of tokens.
         """
+        ...
+
+    def best(self, logits: torch.Tensor) -> torch.Tensor:
+        """Greedy choices `[M]` from the head's own logits; the lowest id wins a tie.
+
+        `NOT_FINITE` where the largest logit is not a finite number.
+        """
+        ...
+
+    def over_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
+        """The head's own logits as `[M, vocab_size]`, -inf for tokens it has none for."""
         ...
 
 
@@ -40,19 +48,26 @@ class OwnHead:
         self._model = model
         self._can_cut = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
+    def logits(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
         """See `Head`."""
         if self._can_cut:
-            logits = self._model(**inputs, logits_to_keep=wanted).logits[0]
-        else:
-            logits = self._model(**inputs).logits[0, wanted]
+            return self._model(**inputs, logits_to_keep=wanted).logits[0]
+        return self._model(**inputs).logits[0, wanted]
+
+    def best(self, logits: torch.Tensor) -> torch.Tensor:
+        """See `Head`."""
         return _first_largest(logits)
+
+    def over_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
+        """See `Head`."""
+        return logits
 
 
 class CutHead:
     """Only some rows of the head: choices are among `token_ids`.
 
-    Scaling or capping of logits does not change which is largest, so none is done.
+    Scaling or capping of logits does not change which is largest, so none is done. (It changes
+    what is drawn: a draft of a model that does so drafts a little worse when sampling.)
     """
 
     def __init__(self, model: PreTrainedModel, token_ids: Sequence[int]) -> None:
@@ -66,13 +81,24 @@ class CutHead:
             )
         self._body = model.base_model
         self._ids = torch.tensor(ids, device=model.device)
+        self._vocab_size = head.out_features
         self._head = _rows_of(head, self._ids)
 
-    def choose(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
+    def logits(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
         """See `Head`."""
         hidden = self._body(**inputs).last_hidden_state[0, wanted]
-        places = _first_largest(self._head(hidden.to(self._ids.device)))
+        return self._head(hidden.to(self._ids.device))
+
+    def best(self, logits: torch.Tensor) -> torch.Tensor:
+        """See `Head`."""
+        places = _first_largest(logits)
         return torch.where(places == NOT_FINITE, places, self._ids[places])
+
+    def over_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
+        """See `Head`."""
+        full = logits.new_full((logits.shape[0], self._vocab_size), float("-inf"))
+        full[:, self._ids] = logits
+        return full
 
 
 def _first_largest(logits: torch.Tensor) -> torch.Tensor:

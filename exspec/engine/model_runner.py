@@ -1,4 +1,4 @@
-"""Runs batches of rows through one model over its KV memory: tokens in, greedy choices out.
+"""Runs batches of rows through one model over its KV memory: tokens in, choices out.
 
 Knows slots, positions and token ids. Sequence ids, rounds, acceptance and the wire live elsewhere.
 """
@@ -6,40 +6,40 @@ Knows slots, positions and token ids. Sequence ids, rounds, acceptance and the w
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 
-from exspec.core.choosing import ChoiceRules
-from exspec.core.errors import (
-    ContextLengthError,
-    InvalidRequestError,
-    ProtocolError,
-)
+from exspec.core.choosing import ChoiceRules, Grammar
+from exspec.core.errors import InvalidRequestError, ProtocolError
 from exspec.core.models import ModelFacts
-from exspec.engine.choosing.choosing import Choosing
-from exspec.engine.heads import NOT_FINITE, CutHead, Head, OwnHead
+from exspec.engine.choosing.choosing import Choosing, Matcher
+from exspec.engine.choosing.passes import PassLogits
+from exspec.engine.finished_pass import FinishedPass, origin_of, stuck_rows
+from exspec.engine.heads import CutHead, Head, OwnHead
 from exspec.engine.kv.hf_adapter import PassCache, adopt, attending, cache_keyword
-from exspec.engine.kv.layout import KvLayout, KvLayoutName, Placement, RowSpan
+from exspec.engine.kv.layout import KvLayout, KvLayoutName, RowSpan
 from exspec.engine.kv.padded import PaddedLayout
 from exspec.engine.kv.plan import PassPlan, plan_pass
 from exspec.engine.kv.slots import SlotsLayout
 from exspec.engine.loaded import LoadedModel, kv_shape_of, num_embeddings_of
-from exspec.engine.rows import PassOutput, RowInput, filled_up, one_by_one, pack, row_ends, split
+from exspec.engine.row_checks import RowBounds
+from exspec.engine.rows import (
+    NOT_FINITE,
+    PassOutput,
+    RowAnswer,
+    RowInput,
+    filled_up,
+    one_by_one,
+    pack,
+    row_ends,
+    split,
+)
 
 _LAYOUTS = {KvLayoutName.SLOTS: SlotsLayout, KvLayoutName.PADDED: PaddedLayout}
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """What one run of the model gave, before anyone decided what of it counts."""
-
-    placement: Placement
-    plan: PassPlan
-    choices: tuple[tuple[int, ...], ...]
-    is_finite: bool
-    align_seconds: float
+OpenMatcher = Callable[[Grammar], Matcher]
 
 
 class ModelRunner:
@@ -57,10 +57,12 @@ class ModelRunner:
         num_slots: int,
         capacity: int | None,
         choices_among: Sequence[int] | None = None,
+        open_matcher: OpenMatcher | None = None,
     ) -> None:
         """Allocate KV for `num_slots` rows of `capacity` tokens (None: the model's maximum).
 
         `choices_among` cuts the vocabulary head to these ids, for a draft model only (None: all).
+        `open_matcher` makes a grammar ready; without it rules with a grammar are refused.
         """
         self.facts: ModelFacts = loaded.facts
         self.num_slots = _check_positive("num_slots", num_slots)
@@ -78,8 +80,11 @@ class ModelRunner:
         self._unclean = set[int]()
         """Slots of a pass that is not through, or was not: what they hold is unknown."""
         self._cache_keyword = cache_keyword(self._model)
-        self._num_embeddings = num_embeddings_of(self._model)
-        self._agree = _as_it_is if loaded.ranks is None else loaded.ranks.agree
+        self._bounds = RowBounds(
+            num_slots, self.capacity, num_embeddings_of(self._model), loaded.facts.vocab_size
+        )
+        self._open_matcher = open_matcher
+        self._agree = None if loaded.ranks is None else loaded.ranks.agree
         """Over what decides how a pass goes on: ranks that went different ways would hang."""
         self._head: Head = (
             OwnHead(self._model) if choices_among is None else CutHead(self._model, choices_among)
@@ -91,13 +96,9 @@ class ModelRunner:
         return self._layout.store.bytes
 
     def forward(self, rows: Sequence[RowInput]) -> PassOutput:
-        """Feed all rows in one pass and choose greedily (the lowest id wins a tie).
+        """Feed all rows in one pass and choose, by a row's rules or greedily (the lowest id wins).
 
-        Raises before anything is touched:
-            InvalidRequestError: for a row without tokens, a token outside the vocabulary, a slot
-                that does not exist, or more choices than tokens.
-            ContextLengthError: if a row would outgrow its slot.
-            ProtocolError: for a slot named twice, or a start beyond what the slot holds.
+        Raises before anything is touched: see `RowBounds.check`.
         """
         self.check(rows)
         if not rows:
@@ -108,19 +109,22 @@ class ModelRunner:
         for index, row in enumerate(rows):
             if index not in suspects:
                 self._hold(row.slot, row.end)
-        choices = list(done.choices)
+        answers = done.answers()
         failed = set[int]()
         for index in suspects:
-            choices[index], num_held = self._again(rows[index], _origin(done.placement, index))
+            answers[index], num_held = self._again(rows[index], origin_of(done.placement, index))
             if not num_held:
                 failed.add(index)
         return PassOutput(
-            choices=tuple(choices),
+            choices=tuple(answer.choices for answer in answers),
             align_seconds=done.align_seconds,
             forward_seconds=time.perf_counter() - started - done.align_seconds,
             num_moved_rows=done.placement.num_moved_rows,
             num_moved_bytes=done.placement.num_moved_bytes,
             failed_rows=frozenset(failed),
+            stuck_rows=stuck_rows(rows, answers) - failed,
+            logprobs=tuple(answer.logprobs for answer in answers),
+            scored=tuple(answer.scored for answer in answers),
         )
 
     def open_choosing(self, rules: ChoiceRules) -> Choosing:
@@ -130,7 +134,18 @@ class ModelRunner:
             InvalidRequestError: they name a token outside the vocabulary, leave no token at all, or
                 have a grammar that cannot be served.
         """
-        return Choosing(rules)
+        matcher = None
+        if rules.grammar is not None:
+            if self._open_matcher is None:
+                raise InvalidRequestError(
+                    "structured output is not served by this worker", field="structured"
+                )
+            matcher = self._open_matcher(rules.grammar)
+        return Choosing(rules, self.facts.vocab_size, self._model.device, matcher)
+
+    def check(self, rows: Sequence[RowInput]) -> None:
+        """Refuse a batch before its first row is touched; see `RowBounds.check` for the errors."""
+        self._bounds.check(rows, self._filled)
 
     def release(self, slot: int) -> None:
         """Forget what the slot holds; it is free for another sequence."""
@@ -151,7 +166,7 @@ class ModelRunner:
         self.forward([RowInput(0, num_tokens - 1, (0,), 1)])
         self.release(0)
 
-    def _pass(self, rows: Sequence[RowInput]) -> _Pass:
+    def _pass(self, rows: Sequence[RowInput]) -> FinishedPass:
         """Place the rows and run the model. Nothing counts as held until `_hold` says so."""
         started = time.perf_counter()
         store = self._layout.store
@@ -165,21 +180,30 @@ class ModelRunner:
         )
         aligned = time.perf_counter()
         plan = plan_pass(placement, store, self._query_groups)
-        *chosen, is_finite = self._run(rows, plan)
-        return _Pass(
+        logits, numbers = self._run(rows, plan)
+        counts = [row.num_choices for row in rows] + [len(row.scored) for row in rows]
+        marked = split(numbers, counts)
+        scored = marked[len(rows) :]
+        return FinishedPass(
             placement,
             plan,
-            split(chosen, [row.num_choices for row in rows]),
-            bool(is_finite) and NOT_FINITE not in chosen,
+            logits,
+            marked[: len(rows)],
+            tuple(
+                NOT_FINITE not in choices + scores
+                for choices, scores in zip(marked, scored, strict=False)
+            ),
+            NOT_FINITE not in numbers,
             aligned - started,
         )
 
     @torch.inference_mode()
-    def _run(self, rows: Sequence[RowInput], plan: PassPlan) -> list[int]:
+    def _run(self, rows: Sequence[RowInput], plan: PassPlan) -> tuple[PassLogits, list[int]]:
         """The model over all rows packed flat: the choices of all rows in the caller's order.
 
-        One number more at the end: if what was written to KV is finite. The lists are filled up to
-        a usual size; what fills them is neither stored nor attended to nor chosen from.
+        After them, 0 or a mark: for each scored token, and for what was written to KV. The lists
+        are filled up to a usual size; what fills them is neither stored nor attended to nor chosen
+        from.
         """
         flat = pack(rows, plan.order)
         num_wanted = len(flat[2])
@@ -189,104 +213,73 @@ class ModelRunner:
         index_device = "cpu" if self._layout.store.shape.layer_devices else device
         cache = PassCache(self._layout.store, plan)
         with attending(cache):
-            chosen = self._head.choose(
+            logits = self._head.logits(
                 torch.from_numpy(wanted).to(index_device),
                 input_ids=torch.from_numpy(ids)[None].to(device),
                 position_ids=torch.from_numpy(positions)[None].to(device),
                 use_cache=True,
                 **{self._cache_keyword: cache},
             )
+        of_pass = PassLogits(self._head, logits[:num_wanted], rows)
+        chosen = of_pass.choices()
         is_finite = self._layout.store.seems_finite(plan.write_addresses)
-        return self._agree(torch.cat((chosen[:num_wanted], is_finite.to(chosen)[None]))).tolist()
+        numbers = torch.cat((chosen, (is_finite.to(chosen) - 1)[None]))
+        return of_pass, self._agreed(numbers).tolist()
+
+    def _agreed(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The numbers, marked where another rank saw what is not finite.
+
+        Choices are this rank's own: only the first rank knows the rules.
+        """
+        if self._agree is None:
+            return numbers
+        is_finite = self._agree((numbers != NOT_FINITE).to(torch.int64))
+        return numbers.masked_fill(is_finite == 0, NOT_FINITE)
 
     def _hold(self, slot: int, num_tokens: int) -> None:
         """The slot holds this many tokens, and only finite numbers."""
         self._filled[slot] = num_tokens
         self._unclean.discard(slot)
 
-    def _not_finite(self, rows: Sequence[RowInput], done: _Pass) -> tuple[int, ...]:
+    def _not_finite(self, rows: Sequence[RowInput], done: FinishedPass) -> tuple[int, ...]:
         """Rows with a choice or a key or value that is not finite."""
         finite_here = self._layout.store.finite_tokens(done.plan.write_addresses)
-        finite = self._agree(finite_here.to(torch.int64)).tolist()
+        numbers = finite_here.to(torch.int64)
+        finite = (numbers if self._agree is None else self._agree(numbers)).tolist()
         ends = row_ends(rows, done.plan.order)
         return tuple(
             index
             for index, row in enumerate(rows)
-            if NOT_FINITE in done.choices[index]
+            if not done.is_row_finite[index]
             or not all(finite[ends[index] - len(row.tokens) : ends[index]])
         )
 
-    def _again(self, row: RowInput, origin: int) -> tuple[tuple[int, ...], int]:
+    def _again(self, row: RowInput, origin: int) -> tuple[RowAnswer, int]:
         """Feed a row anew, its guesses one by one, up to what is not finite.
 
         In one block NaN reaches the tokens before it: its attention weight there is 0, and 0 x NaN
-        is NaN. A guess must not change what is chosen before it. Returns the choices and how many
+        is NaN. A guess must not change what is chosen before it. Returns the answer and how many
         of the row's tokens are held now.
         """
         self._clear_outside(row.slot, origin, row.start)
-        choices, held = list[int](), row.start
-        for step in one_by_one(row):
+        answer, held = RowAnswer(), row.start
+        for index, step in enumerate(one_by_one(row)):
             self._hold(row.slot, held)
             done = self._pass([step])
             if not done.is_finite and self._not_finite([step], done):
-                self._clear_outside(row.slot, _origin(done.placement, 0), held)
+                self._clear_outside(row.slot, origin_of(done.placement, 0), held)
                 break
-            choices += done.choices[0]
+            is_stuck = len(answer.choices) < index
+            later = done.answers()[0]
+            answer = answer.followed_by(RowAnswer(scored=later.scored) if is_stuck else later)
             held = step.end
         self._hold(row.slot, held)
-        return tuple(choices), held - row.start
+        return answer, held - row.start
 
     def _clear_outside(self, slot: int, origin: int, length: int) -> None:
         """Zero all columns of a slot but those of its first `length` tokens."""
         self._layout.store.clear(slot, slice(0, origin))
         self._layout.store.clear(slot, slice(origin + length, None))
-
-    def check(self, rows: Sequence[RowInput]) -> None:
-        """Refuse a batch before its first row is touched; see `forward` for the errors."""
-        slots = [row.slot for row in rows]
-        if len(set(slots)) != len(slots):
-            raise ProtocolError(f"a slot is named twice in one pass: {sorted(slots)}")
-        for row in rows:
-            self._check_row(row)
-
-    def _check_row(self, row: RowInput) -> None:
-        """Refuse a row that names what does not exist or does not fit."""
-        if not 0 <= row.slot < self.num_slots:
-            raise InvalidRequestError(f"there is no slot {row.slot}", field="slot")
-        if not row.tokens:
-            raise InvalidRequestError(f"slot {row.slot}: a row needs a token", field="tokens")
-        if not 0 <= row.num_choices <= len(row.tokens):
-            raise InvalidRequestError(
-                f"slot {row.slot}: {row.num_choices} choices wanted after {len(row.tokens)} tokens",
-                field="num_choices",
-            )
-        if not 0 <= row.start <= self._filled[row.slot]:
-            raise ProtocolError(
-                f"slot {row.slot} holds {self._filled[row.slot]} tokens, it cannot stand at "
-                f"{row.start}"
-            )
-        if row.start + len(row.tokens) > self.capacity:
-            raise ContextLengthError(
-                f"slot {row.slot}: {row.start} + {len(row.tokens)} tokens exceed the slot's "
-                f"capacity of {self.capacity}",
-                field="tokens",
-            )
-        if min(row.tokens) < 0 or max(row.tokens) >= self._num_embeddings:
-            raise InvalidRequestError(
-                f"slot {row.slot}: a token id is outside [0, {self._num_embeddings})",
-                field="tokens",
-            )
-
-
-def _as_it_is(numbers: torch.Tensor) -> torch.Tensor:
-    """A model in one process agrees with itself."""
-    return numbers
-
-
-def _origin(placement: Placement, row_index: int) -> int:
-    """The column of the row's position 0."""
-    placed = (row for group in placement.groups for row in group)
-    return next(row.origin for row in placed if row.span.row_index == row_index)
 
 
 def _check_positive(name: str, value: int) -> int:

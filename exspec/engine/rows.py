@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _STEPS = ((16, 1), (64, 4), (128, 8), (256, 16), (512, 32), (1024, 64))
 """Up to the first number sizes are multiples of the second."""
 _LARGEST_STEP = 128
+
+NOT_FINITE = -1
+"""In place of a choice, until the host has it: the model's numbers there were not finite."""
+STUCK = -2
+"""In place of a choice, until the host has it: the rules left no token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,19 @@ class RowInput:
         """Tokens up to the one after which the first choice is made; the others are guesses."""
         return len(self.tokens) - max(0, self.num_choices - 1)
 
+    def part(self, begin: int, end: int, num_choices: int) -> RowInput:
+        """The row cut to its tokens from `begin` up to `end`, with other choices wanted."""
+        needs_history = self.choosing is not None and self.choosing.rules.needs_history
+        return RowInput(
+            self.slot,
+            self.start + begin,
+            self.tokens[begin:end],
+            num_choices,
+            self.choosing,
+            (*self.history, *self.tokens[:begin]) if needs_history else (),
+            self.scored[begin:end],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PassOutput:
@@ -84,6 +102,23 @@ class PassOutput:
     scored: tuple[tuple[TokenLogprobs, ...], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RowAnswer:
+    """What one row got: its choices up to the first mark, and what is said about tokens."""
+
+    choices: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    scored: tuple[TokenLogprobs, ...] = ()
+
+    def followed_by(self, later: RowAnswer) -> RowAnswer:
+        """Of a row that was fed in parts. `later` gives no choices once one is missing."""
+        return RowAnswer(
+            self.choices + later.choices,
+            self.logprobs + later.logprobs,
+            self.scored + later.scored,
+        )
+
+
 class PassRunner(Protocol):
     """What a worker needs of `exspec.engine.model_runner.ModelRunner`."""
 
@@ -101,9 +136,10 @@ class PassRunner(Protocol):
 def pack(
     rows: Sequence[RowInput], order: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Token ids `[N]`, positions `[N]`, and the flat places where choices are wanted `[M]`.
+    """Token ids `[N]`, positions `[N]`, and the flat places where logits are wanted `[M]`.
 
-    Tokens follow the packing order, wanted places the caller's.
+    Tokens follow the packing order, wanted places the caller's: those of choices first, then those
+    of scored tokens.
     """
     packed = [rows[index] for index in order]
     ids = np.concatenate([np.array(row.tokens, dtype=np.int64) for row in packed])
@@ -111,6 +147,12 @@ def pack(
     ends = row_ends(rows, order)
     wanted = [
         np.arange(ends[i] - row.num_choices, ends[i], dtype=np.int64) for i, row in enumerate(rows)
+    ]
+    starts = [ends[i] - len(row.tokens) for i, row in enumerate(rows)]
+    wanted += [
+        np.arange(start, start + len(row.scored), dtype=np.int64)
+        for start, row in zip(starts, rows, strict=True)
+        if row.scored
     ]
     return ids, positions, np.concatenate(wanted)
 
@@ -145,9 +187,13 @@ def split(chosen: Sequence[int], counts: Sequence[int]) -> tuple[tuple[int, ...]
     return tuple(tuple(chosen[a:b]) for a, b in pairwise(ends))
 
 
+def up_to_mark(chosen: Sequence[int]) -> tuple[int, ...]:
+    """The choices before the first `NOT_FINITE` or `STUCK`."""
+    return tuple(takewhile(lambda token: token >= 0, chosen))
+
+
 def one_by_one(row: RowInput) -> Iterator[RowInput]:
     """The row's certain tokens together, then each guess alone."""
-    certain = row.tokens[: row.num_certain]
-    yield RowInput(row.slot, row.start, certain, min(1, row.num_choices))
-    for i, token in enumerate(row.tokens[row.num_certain :]):
-        yield RowInput(row.slot, row.start + row.num_certain + i, (token,), 1)
+    yield row.part(0, row.num_certain, min(1, row.num_choices))
+    for index in range(row.num_certain, len(row.tokens)):
+        yield row.part(index, index + 1, 1)

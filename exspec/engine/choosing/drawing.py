@@ -1,0 +1,121 @@
+"""How a token is drawn: temperature, the cuts, noise, and the best sum wins. The definition.
+
+Numbers are float64 made of single IEEE operations, and probability masses are integers, so that
+their sums do not depend on the order or the number of terms: a choice is the same on any device, in
+any company and whether few or all tokens are looked at. Fast ways to the same choices are in
+`exspec.engine.choosing.candidates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+
+from exspec.engine.choosing.arithmetic import exact_exp
+from exspec.engine.choosing.choosing import Asked
+from exspec.engine.choosing.noise import gumbels, key_of
+
+MASS_OF_BEST = 2.0**44
+"""The integer mass of a row's best token; a sum over 2^18 tokens fits into 63 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Parameters of M places, each `[M, 1]` on the logits' device. See `ChoiceRules`."""
+
+    temperature: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    typical_p: torch.Tensor
+    top_k: torch.Tensor
+    keys: torch.Tensor
+
+    def at(self, places: torch.Tensor | slice) -> Draws:
+        """Some of the places."""
+        return Draws(*(getattr(self, field.name)[places] for field in fields(self)))
+
+
+def draws_of(asked: Sequence[Asked], vocab_size: int, device: torch.device) -> Draws:
+    """The parameters of all places of `asked`; `top_k` is at most the vocabulary."""
+    numbers, integers = list[list[float]](), list[list[int]]()
+    for one in asked:
+        rules = one.choosing.rules
+        per_row = [rules.temperature, rules.top_p, rules.min_p, rules.typical_p]
+        top_k = min(rules.top_k, vocab_size) if rules.top_k > 0 else vocab_size
+        for position in range(one.first_position, one.first_position + one.num_places):
+            numbers.append(per_row)
+            integers.append([top_k, key_of(rules.seed, position)])
+    floats = torch.tensor(numbers, dtype=torch.float64).to(device)
+    ints = torch.tensor(integers, dtype=torch.int64).to(device)
+    return Draws(*floats.split(1, dim=1), *ints.split(1, dim=1))
+
+
+def draw_from_all(scores: torch.Tensor, draws: Draws) -> torch.Tensor:
+    """Token ids `[M]` drawn by scores `[M, vocab_size]` of any dtype; some of each row is > -inf.
+
+    Looks at the whole vocabulary.
+    """
+    scaled = scores.to(torch.float64) / draws.temperature
+    ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)
+    kth = ordered.gather(1, draws.top_k - 1)
+    exponentials = exact_exp(ordered - ordered[:, :1])
+    is_kept = (ordered >= kth) & (ordered > float("-inf"))
+    masses = masses_of(exponentials, is_kept)
+    total = masses.sum(dim=1, keepdim=True).to(torch.float64)
+    before = masses.cumsum(dim=1) - masses
+    is_kept &= (draws.top_p >= 1) | (before.to(torch.float64) < draws.top_p * total)
+    is_kept &= exponentials >= draws.min_p
+    is_kept = keep_typical(ordered, exponentials, is_kept, draws)
+    return best_of(noisy(ordered, tokens, draws), tokens, is_kept)[1]
+
+
+def masses_of(exponentials: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:
+    """Probability masses as integers, relative to the best token's; 0 for tokens not kept."""
+    return torch.where(is_kept, (exponentials * MASS_OF_BEST).to(torch.int64), 0)
+
+
+def keep_typical(
+    ordered: torch.Tensor, exponentials: torch.Tensor, is_kept: torch.Tensor, draws: Draws
+) -> torch.Tensor:
+    """Of the kept tokens those of typical probability, for places that ask for it.
+
+    `ordered` falls along each row of `[M, tokens]`, and all kept tokens are among them.
+    """
+    asks = draws.typical_p[:, 0] < 1
+    if not bool(asks.any()):
+        return is_kept
+    rows = asks.nonzero()[:, 0]
+    kept = is_kept[rows].clone()
+    x = torch.where(kept, ordered[rows] - ordered[rows, :1], 0.0)
+    masses = masses_of(exponentials[rows], kept)
+    total = masses.sum(dim=1, keepdim=True).to(torch.float64)
+    products = (exponentials[rows] * -x * MASS_OF_BEST).to(torch.int64)
+    # -log p is log Z - x and the entropy log Z + mean(-x): what they differ by needs no logarithm.
+    mean = torch.where(kept, products, 0).sum(dim=1, keepdim=True).to(torch.float64) / total
+    distances = torch.where(kept, (-x - mean).abs(), float("inf"))
+    distances, order = distances.sort(dim=-1, stable=True)
+    up_to = masses.gather(1, order).cumsum(dim=1).to(torch.float64)
+    last = (up_to < draws.typical_p[rows] * total).sum(dim=1, keepdim=True)
+    limit = distances.gather(1, last.clamp(max=distances.shape[1] - 1))
+    is_typical = torch.zeros_like(kept).scatter(1, order, distances <= limit)
+    result = is_kept.clone()
+    result[rows] = kept & is_typical
+    return result
+
+
+def noisy(scaled: torch.Tensor, tokens: torch.Tensor, draws: Draws) -> torch.Tensor:
+    """Scores with the noise of their tokens."""
+    return scaled + gumbels(draws.keys, tokens)
+
+
+def best_of(
+    sums: torch.Tensor, tokens: torch.Tensor, is_kept: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest sum of each row among kept tokens `[M, 1]`, and its token `[M]`, the lowest id
+    of equals."""
+    kept = sums.masked_fill(~is_kept, float("-inf"))
+    best = kept.amax(dim=1, keepdim=True)
+    winners = tokens.masked_fill(kept != best, torch.iinfo(torch.int64).max)
+    return best, winners.amin(dim=1)
