@@ -11,17 +11,19 @@ from dataclasses import replace
 
 from google.protobuf.message import Message
 
-from coordinator.admission import check_ids
 from coordinator.callers import Caller, Places
 from coordinator.cluster_view import ClusterView
 from coordinator.delivery import merge, write
 from coordinator.members import HeartbeatAnswer, PoolLimits
 from coordinator.pools import Pools
 from coordinator.registry import WorkerRegistry
+from coordinator.rules import check_ids
 from coordinator.service import GenerationService
+from exspec.core.choosing import derive_seed
 from exspec.core.errors import ExspecError, InternalError
 from exspec.core.generation import BatchEvent, Failed, GenerationRequest
 from exspec.core.ids import WorkerId
+from exspec.core.params import SEED_BOUND
 from exspec.v1 import (
     generation_pb2,
     generation_pb2_grpc,
@@ -63,12 +65,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def GenerateBatch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, request: generation_pb2.GenerateBatchRequest, context: Context
     ) -> None:
-        """Several prompts; their events as they come. In the queue they are one group."""
+        """Several sequences; their events as they come. In the queue they are one group."""
         convert.check_batch(request)
         caller = self._caller(context)
+        drawn = secrets.randbelow(SEED_BOUND)
         group = request.request_id or f"batch-{secrets.token_hex(8)}"
-        with self._service.places(caller, len(request.prompts)) as places:
-            items = (convert.batch_item(request, i) for i in range(len(request.prompts)))
+        number = convert.num_sequences(request)
+        with self._service.places(caller, number) as places:
+            items = (_item(request, index, drawn) for index in range(number))
             streams = [self._item_events(item, group, caller, places) for item in items]
             events = merge(streams)
             async with contextlib.aclosing(events):
@@ -138,6 +142,18 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
     async def _write(self, context: Context, message: Message) -> None:
         await write(context, message, self._service.limits.slow_reader_seconds)
+
+
+def _item(
+    request: generation_pb2.GenerateBatchRequest, index: int, drawn: int
+) -> generation_pb2.GenerateRequest:
+    """One sequence of a batch. Without a seed of the batch's own all are derived from `drawn`;
+    what is resumed was begun with another.
+    """
+    item = convert.batch_item(request, index)
+    if not item.sampling.HasField("seed") and not item.resume.token_ids:
+        item.sampling.seed = derive_seed(drawn, index)
+    return item
 
 
 def _checked(request: generation_pb2.GenerateRequest) -> GenerationRequest:

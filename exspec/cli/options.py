@@ -40,6 +40,13 @@ ClusterSpeculation = Annotated[
         "table [[from rows, to rows, K], …]. Default: the coordinator's.",
     ),
 ]
+GenerationConfig = Annotated[
+    Literal["auto", "none"] | None,
+    typer.Option(
+        help="What decides parameters that a request leaves out: the model's "
+        "generation_config.json, or nothing. Default: the coordinator's."
+    ),
+]
 MaxNumSeqs = Annotated[
     int | None,
     typer.Option(
