@@ -139,12 +139,14 @@ def _has_begun(request: GenerationRequest) -> bool:
 
 
 def _seed(request: GenerationRequest, model: ServedModel) -> int:
-    """What was said when it began, else the request's own, else drawn."""
+    """What was said when it began, else the request's own, else drawn; 0 if nothing draws on it."""
     seed = None if request.resume is None else request.resume.seed
     seed = request.sampling.seed if seed is None else seed
     if seed is not None:
         return seed
-    if _has_begun(request) and _temperature(request.sampling, model):
+    if not _temperature(request.sampling, model):
+        return 0
+    if _has_begun(request):
         raise InvalidRequestError(
             "resume needs the seed that the generation started with: its tokens are drawn, and the "
             "request has no seed of its own",

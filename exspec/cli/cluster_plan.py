@@ -45,6 +45,7 @@ class ClusterPlan:
     window_size: int | None = None
     num_speculative_tokens: int | str | None = None
     generation_config: str | None = None
+    draft_sample_method: str | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     kv_layout: str = "slots"
@@ -93,6 +94,7 @@ class ClusterPlan:
             "--dtype": self.dtype,
             "--device": self.device,
             "--num-threads": self._threads(self.num_targets if is_target else self.num_drafts),
+            "--draft-sample-method": None if is_target else self.draft_sample_method,
             **self._service_flags(port_file),
         }
         own_flags = self.target_flags if is_target else self.draft_flags

@@ -156,7 +156,8 @@ class RequestTimings:
 class Started:
     """First event: the request was accepted.
 
-    What follows `num_prompt_tokens` is what a `Resume` needs; `seed` is the request's, or drawn.
+    What follows `num_prompt_tokens` is what a `Resume` needs; `seed` is the request's, or
+    drawn for it; 0 if it has none and decoding is greedy.
     """
 
     request_id: str

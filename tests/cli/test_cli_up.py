@@ -11,11 +11,13 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
 
 from exspec import Client, InvalidRequestError, RequestCancelledError, UnavailableError
 from exspec.cli.child import ChildDiedError
 from exspec.cli.cluster import LocalCluster
 from exspec.cli.cluster_plan import ClusterPlan
+from exspec.cli.main import app
 from exspec.core.ids import Role
 from tests.cli.stubs import StubPlan
 
@@ -161,6 +163,25 @@ def test_the_policy_and_its_sizes_are_handed_on(tmp_path):
     assert "--max-num-seqs 16" in target
 
 
+def test_how_tokens_are_chosen_is_handed_on_to_whom_it_concerns(tmp_path):
+    def commands(plan):
+        return (
+            " ".join(plan.coordinator_command(tmp_path / "c.port")),
+            *(
+                " ".join(plan.worker_command(role, "w", "h:1", tmp_path / "w.port"))
+                for role in (Role.TARGET, Role.DRAFT)
+            ),
+        )
+
+    plan = ClusterPlan(generation_config="none", draft_sample_method="greedy")
+    coordinator, target, draft = commands(plan)
+    assert "--generation-config none" in coordinator
+    assert "--draft-sample-method greedy" in draft
+    for command in (target, *commands(ClusterPlan())):
+        assert "--generation-config" not in command
+        assert "--draft-sample-method" not in command
+
+
 @pytest.mark.parametrize(
     ("sizes", "num_rows", "num_slots"),
     [
@@ -200,6 +221,11 @@ def test_plans_that_make_no_sense():
         ClusterPlan(num_targets=0)
     with pytest.raises(InvalidRequestError):
         ClusterPlan(num_drafts=-1)
+
+
+def test_help_says_what_a_table_of_draft_lengths_looks_like():
+    shown = CliRunner().invoke(app, ["up", "--help"], env={"COLUMNS": "400"}).stdout
+    assert "[[from rows, to rows, K], …]" in shown
 
 
 class Up:

@@ -57,6 +57,15 @@ def draw_from_all(scores: torch.Tensor, draws: Draws) -> torch.Tensor:
 
     Looks at the whole vocabulary.
     """
+    ordered, tokens, is_kept = cut(scores, draws)
+    return best_of(noisy(ordered, tokens, draws), tokens, is_kept)[1]
+
+
+def cut(scores: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scaled scores in falling order, their tokens, and which of them may be drawn.
+
+    All `[M, vocab_size]`; the lower id comes first among equals.
+    """
     scaled = scores.to(torch.float64) / draws.temperature
     ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)
     kth = ordered.gather(1, draws.top_k - 1)
@@ -67,8 +76,7 @@ def draw_from_all(scores: torch.Tensor, draws: Draws) -> torch.Tensor:
     before = masses.cumsum(dim=1) - masses
     is_kept &= (draws.top_p >= 1) | (before.to(torch.float64) < draws.top_p * total)
     is_kept &= exponentials >= draws.min_p
-    is_kept = keep_typical(ordered, exponentials, is_kept, draws)
-    return best_of(noisy(ordered, tokens, draws), tokens, is_kept)[1]
+    return ordered, tokens, keep_typical(ordered, exponentials, is_kept, draws)
 
 
 def masses_of(exponentials: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:
