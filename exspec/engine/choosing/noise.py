@@ -28,15 +28,20 @@ def key_of(seed: int, position: int) -> int:
     return _signed(_reference_mix(_reference_mix(seed + _STEP) + (position + 1) * _STEP))
 
 
+def counters(tokens: torch.Tensor) -> torch.Tensor:
+    """What the tokens bring to their hashes, int64."""
+    return (tokens + 1) * _signed(_STEP)
+
+
 def hashes(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """64 bits for each key and token, int64; `keys` and `tokens` are broadcast."""
-    unfinished = unfinished_hashes(keys, tokens)
+    unfinished = unfinished_hashes(keys, counters(tokens))
     return unfinished ^ _shifted(unfinished, _SHIFTS[2])
 
 
-def unfinished_hashes(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def unfinished_hashes(keys: torch.Tensor, token_counters: torch.Tensor) -> torch.Tensor:
     """The same but for the last step, which leaves the upper 31 bits as they are."""
-    mixed = (tokens + 1) * _signed(_STEP) + keys
+    mixed = token_counters + keys
     for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
         mixed ^= _shifted(mixed, shift)
         mixed *= _signed(multiplier)
