@@ -1,4 +1,4 @@
-"""The cost of choosing on a tiny model: the passes it says, in turn with greedy ones, and a profile."""
+"""The cost of choosing on a tiny model: passes in turn with greedy ones, and a profile."""
 
 from __future__ import annotations
 
