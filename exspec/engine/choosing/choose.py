@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from exspec.engine.choosing.candidates import draw
 from exspec.engine.choosing.choosing import Asked
-from exspec.engine.choosing.drawing import draw_from_all, draws_of
+from exspec.engine.choosing.drawing import draws_of
 from exspec.engine.choosing.processors import apply_rules
 from exspec.engine.rows import NOT_FINITE, STUCK
 
@@ -53,7 +54,7 @@ def _choose_alike(logits: torch.Tensor, group: Sequence[Asked]) -> torch.Tensor:
         scores = logits.to(torch.float64, copy=True)
         apply_rules(scores, group)
     if choosing.rules.temperature > 0:
-        chosen = draw_from_all(scores, draws_of(group, scores.shape[1], scores.device))
+        chosen = draw(scores, draws_of(group, scores.shape[1], scores.device))
     else:
         chosen = scores.argmax(dim=-1)
     if scores is logits:

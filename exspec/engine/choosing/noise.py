@@ -10,6 +10,9 @@ The functions named `reference_…` say the same in plain Python.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 
 from exspec.engine.choosing.arithmetic import exact_log, reference_log
@@ -28,19 +31,42 @@ def key_of(seed: int, position: int) -> int:
     return _signed(_reference_mix(_reference_mix(seed + _STEP) + (position + 1) * _STEP))
 
 
+def counters(tokens: torch.Tensor) -> torch.Tensor:
+    """What the tokens bring to their hashes, int64."""
+    return (tokens + 1) * _signed(_STEP)
+
+
 def hashes(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """64 bits for each key and token, int64; `keys` and `tokens` are broadcast."""
-    unfinished = unfinished_hashes(keys, tokens)
+    unfinished = unfinished_hashes(keys, counters(tokens))
     return unfinished ^ _shifted(unfinished, _SHIFTS[2])
 
 
-def unfinished_hashes(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def unfinished_hashes(keys: torch.Tensor, token_counters: torch.Tensor) -> torch.Tensor:
     """The same but for the last step, which leaves the upper 31 bits as they are."""
-    mixed = (tokens + 1) * _signed(_STEP) + keys
+    mixed = token_counters + keys
     for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
         mixed ^= _shifted(mixed, shift)
         mixed *= _signed(multiplier)
     return mixed
+
+
+def unfinished_hashes_on_cpu(
+    keys: torch.Tensor, token_counters: torch.Tensor
+) -> Iterator[np.ndarray]:
+    """`unfinished_hashes` for one key `[M, 1]` after the other, int64 `[tokens]`.
+
+    Each overwrites the one before. Twice as fast as torch: numpy shifts without a sign.
+    """
+    own = token_counters.numpy().view(np.uint64)
+    mixed, shifted = np.empty_like(own), np.empty_like(own)
+    for key in keys[:, 0].numpy().view(np.uint64):
+        np.add(own, key, out=mixed)
+        for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
+            np.right_shift(mixed, np.uint64(shift), out=shifted)
+            np.bitwise_xor(mixed, shifted, out=mixed)
+            np.multiply(mixed, np.uint64(multiplier), out=mixed)
+        yield mixed.view(np.int64)
 
 
 def uniforms(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,132 @@
+"""Tokens that were not among the likeliest, and may win by their noise all the same.
+
+Their noise must be above what the winner has in advance: with hashes alone nearly all are ruled
+out, and the few that are left are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from exspec.engine.choosing.arithmetic import exact_exp
+from exspec.engine.choosing.drawing import Draws
+from exspec.engine.choosing.noise import (
+    counters,
+    gumbels,
+    lowest_hash_of,
+    unfinished_hashes,
+    unfinished_hashes_on_cpu,
+)
+
+_SLACK = 1e-3
+"""Of a sum of float32 exponentials over a vocabulary, relative."""
+_ROWS_AT_ONCE = 64
+"""Whose tokens are hashed together on a device other than a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of rows without the tokens that were not seen.
+
+    The best scaled score `[M, 1]`, the bound of scores not seen `[M, 1]`, the winner among those
+    seen `[M]`, and its sum of score and noise `[M, 1]`.
+    """
+
+    best: torch.Tensor
+    bound: torch.Tensor
+    winners: torch.Tensor
+    sums: torch.Tensor
+
+
+def with_unseen(
+    scores: torch.Tensor, rows: torch.Tensor, draws: Draws, standing: Standing
+) -> dict[int, int | None]:
+    """Of `rows` of scores `[M, vocab_size]` those where a token that was not seen may win.
+
+    With their choices; None where that is not certain.
+    """
+    challengers: dict[int, list[tuple[float, int]]] = {}
+    for row, token, total in zip(*_challengers(scores, rows, draws, standing), strict=True):
+        challengers.setdefault(row, []).append((-total, token))
+    found: dict[int, int | None] = {}
+    for row, ranking in challengers.items():
+        part = slice(row, row + 1)
+        last = (torch.inf, int(standing.winners[row]))
+        ranking = sorted([*ranking, last])
+        found[row] = _best_kept(scores[part], draws.at(part), standing.best[part], ranking)
+    return found
+
+
+def _challengers(
+    scores: torch.Tensor, rows: torch.Tensor, draws: Draws, standing: Standing
+) -> tuple[list[int], list[int], list[float]]:
+    """Rows, tokens and sums of what was not seen and beats the winner of its row."""
+    rows, tokens = _hashed_high(rows, draws, standing, scores.shape[1])
+    scaled = scores[rows, tokens].to(torch.float64) / draws.temperature[rows, 0]
+    sums = scaled + gumbels(draws.keys[rows, 0], tokens)
+    to_beat = standing.sums[rows, 0]
+    beats = (sums > to_beat) | ((sums == to_beat) & (tokens < standing.winners[rows]))
+    beats &= (scaled <= standing.bound[rows, 0]) & (scaled > float("-inf"))
+    return rows[beats].tolist(), tokens[beats].tolist(), sums[beats].tolist()
+
+
+def _hashed_high(
+    rows: torch.Tensor, draws: Draws, standing: Standing, vocab_size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and tokens whose noise may lift even the best score not seen over the winner."""
+    own = counters(torch.arange(vocab_size, device=rows.device))
+    lowest = lowest_hash_of(standing.sums[rows] - standing.bound[rows])
+    if rows.device.type == "cpu":
+        hashes = unfinished_hashes_on_cpu(draws.keys[rows], own)
+        found = [
+            np.flatnonzero(row >= bound)
+            for row, bound in zip(hashes, lowest[:, 0].tolist(), strict=True)
+        ]
+        repeats = torch.tensor([len(tokens) for tokens in found])
+        return rows.repeat_interleave(repeats), torch.from_numpy(np.concatenate(found))
+    parts = zip(rows.split(_ROWS_AT_ONCE), lowest.split(_ROWS_AT_ONCE), strict=True)
+    hit = torch.cat(
+        [
+            torch.stack((part[hits[:, 0]], hits[:, 1]))
+            for part, bound in parts
+            for hits in [(unfinished_hashes(draws.keys[part], own) >= bound).nonzero()]
+        ],
+        dim=1,
+    )
+    return hit[0], hit[1]
+
+
+def _best_kept(
+    scores: torch.Tensor,
+    draws: Draws,
+    best: torch.Tensor,
+    ranking: Sequence[tuple[float, int]],
+) -> int | None:
+    """The first of the ranking that top-p and min-p leave; the last is known to be left.
+
+    None if that is not certain.
+    """
+    if bool(draws.top_p >= 1) and bool(draws.min_p <= 0):
+        return ranking[0][1]
+    scaled = scores.to(torch.float64) / draws.temperature
+    weights = (scaled - best).to(torch.float32).exp_()
+    share = float(draws.top_p) * float(weights.sum())
+    for _, token in ranking[:-1]:
+        own = scaled[:, token]
+        if bool(exact_exp(own - best) < draws.min_p):
+            continue
+        if bool(draws.top_p >= 1):
+            return token
+        if _mass(weights, scaled >= own) * (1 + _SLACK) < share * (1 - _SLACK):
+            return token
+        if not _mass(weights, scaled > own) * (1 - _SLACK) > share * (1 + _SLACK):
+            return None
+    return ranking[-1][1]
+
+
+def _mass(weights: torch.Tensor, is_meant: torch.Tensor) -> float:
+    return float(torch.where(is_meant, weights, 0.0).sum())
