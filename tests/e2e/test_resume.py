@@ -133,7 +133,7 @@ def test_a_batch_resumes_what_is_left_of_it(cluster, undisturbed):
         with client.stream_batch(prompts, **OPTIONS) as stream:
             for _, event in stream:
                 loss.note(event)
-            results = stream.final()
+            results = list(stream.final())
         loss.done()
         assert isinstance(results.pop(2), InvalidRequestError)
         for result, expected in zip(results, undisturbed, strict=True):
