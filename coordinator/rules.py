@@ -151,7 +151,7 @@ def _seed(request: GenerationRequest, model: ServedModel) -> int:
             "request has no seed of its own",
             field="resume",
         )
-    return secrets.randbelow(SEED_BOUND)
+    return secrets.randbelow(SEED_BOUND) if request.drawn_seed is None else request.drawn_seed
 
 
 def _bad_words(sampling: SamplingParams, model: ServedModel) -> tuple[tuple[int, ...], ...]:

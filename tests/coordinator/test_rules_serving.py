@@ -155,6 +155,19 @@ async def test_completions_of_a_prompt_are_sequences_of_their_own_with_derived_s
     assert len({answer.tokens for answer in answers.values()}) == 6
 
 
+async def test_a_greedy_batch_has_no_seed_but_the_one_it_states():
+    message = batch_message(sampling=pb.SamplingParams(max_tokens=10))
+    async with world() as made:
+        await made.target()
+        answers = await batch(made, message)
+        assert {answer.started.seed for answer in answers.values()} == {0}
+        assert answers[3].tokens == continuation((7,), 10)
+        message.sampling.seed = 4
+        answers = await batch(made, message)
+        assert answers[3].started.seed == derive_seed(4, 3)
+        assert answers[3].tokens == continuation((7,), 10)
+
+
 async def test_a_batch_that_is_resumed_has_the_seeds_it_started_with():
     async with world() as made:
         await made.target()
