@@ -23,12 +23,14 @@ def needed_change(
 ) -> float:
     """By how much two of the logits `[vocab_size]` must come nearer for `token` to be chosen.
 
-    0 if it is chosen as they are, infinity if nothing that was tried leads to it. Without rules
-    this is how far the token's logit lies behind the best.
+    0 if it is chosen as they are, infinity if nothing that was tried leads to it. If the best
+    token wins this is how far the token's logit lies behind it.
     """
     exact = logits.detach().to("cpu", torch.float64)
-    best = sampler.choose(exact, tokens)
-    if best == token:
+    if not sampler.rules.temperature and sampler.rules.repetition_penalty == 1:
+        scores = sampler.scores(exact, tokens)
+        return float(scores.max() - scores[token])
+    if sampler.choose(exact, tokens) == token:
         return 0.0
     low, high = _SMALLEST, _LARGEST
     if not _leads_to(sampler, exact, tokens, token, high):
