@@ -26,10 +26,10 @@ from exspec.engine.choosing.drawing import (
 )
 
 NUM_CANDIDATES = 128
-_SMALL_VOCABULARY = 8192
-"""Up to here all tokens are looked at."""
+_SMALL_VOCABULARY = 4 * NUM_CANDIDATES
+"""Up to here all columns are looked at."""
 _BLOCK = 32
-"""Neighbouring tokens of which first only the best one is looked at."""
+"""Neighbouring columns of which first only the best one is looked at."""
 _SLACK = 1e-3
 """Of a sum of float32 exponentials over a vocabulary, relative."""
 _CPU_CHUNK = 1 << 18
@@ -38,14 +38,14 @@ _CPU_CHUNK = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Scaled scores `[M, n]` in falling order and their tokens, the lower id first among equals.
+    """Scaled scores `[M, n]` in falling order and their columns, the lower id first among equals.
 
-    All other tokens of a row are not above `last` `[M, 1]`; candidates that are not above it either
-    count as not seen, since some of their equals are not among them.
+    All other columns of a row are not above `last` `[M, 1]`; candidates that are not above it
+    either count as not seen, since some of their equals are not among them.
     """
 
     ordered: torch.Tensor
-    tokens: torch.Tensor
+    columns: torch.Tensor
     about: torch.Tensor
     """About the sum of exp(score - best score) over the vocabulary, or infinite if it was not
     needed, `[M, 1]`."""
@@ -63,7 +63,7 @@ class _Candidates:
 class _Look:
     """What the candidates alone say of each row, `[M]`.
 
-    `is_certain`: the winner is the choice. `is_open`: it may be drawn, and so may tokens not seen.
+    `is_certain`: the winner is the choice. `is_open`: it may be drawn, and so may some not seen.
     """
 
     standing: Standing
@@ -82,18 +82,18 @@ def draw(scores: torch.Tensor, draws: Draws) -> torch.Tensor:
     unsure = (~look.is_certain & ~look.is_open).nonzero()[:, 0].tolist()
     rows = look.is_open.nonzero()[:, 0]
     if len(rows):
-        for row, token in with_unseen(scores, rows, draws, look.standing).items():
-            if token is None:
+        for row, column in with_unseen(scores, rows, draws, look.standing).items():
+            if column is None:
                 unsure.append(row)
             else:
-                chosen[row] = token
+                chosen[row] = column
     for row in unsure:
         part = slice(row, row + 1)
         chosen[part] = draw_from_all(scores[part], draws.at(part))
     return chosen
 
 
-def _look_at(candidates: _Candidates, draws: Draws, vocab_size: int) -> _Look:
+def _look_at(candidates: _Candidates, draws: Draws, num_columns: int) -> _Look:
     ordered, last = candidates.ordered, candidates.last
     exponentials = exact_exp(ordered - ordered[:, :1])
     kth = ordered.gather(1, draws.top_k.clamp(max=ordered.shape[1]) - 1)
@@ -104,7 +104,7 @@ def _look_at(candidates: _Candidates, draws: Draws, vocab_size: int) -> _Look:
     seen = masses.sum(dim=1, keepdim=True).to(torch.float64)
     # Of the total with a top-k beyond the candidates only the upper bound is known.
     about = candidates.about * MASS_OF_BEST
-    least = torch.where((draws.top_k < vocab_size) | about.isinf(), 0.0, about * (1 - _SLACK))
+    least = torch.where((draws.top_k < num_columns) | about.isinf(), 0.0, about * (1 - _SLACK))
     lowest = torch.where(has_all, seen, torch.maximum(seen, least))
     highest = torch.where(has_all, seen, torch.maximum(seen, about * (1 + _SLACK)))
     takes_all = draws.top_p >= 1
@@ -121,11 +121,13 @@ def _look_at(candidates: _Candidates, draws: Draws, vocab_size: int) -> _Look:
         draws.typical_p >= 1
     )
     may_be_kept = keep_typical(ordered, exponentials, may_be_kept, draws)
-    sums, tokens = best_of(noisy(ordered, candidates.tokens, draws), candidates.tokens, may_be_kept)
-    wins = (is_kept & may_be_kept & (candidates.tokens == tokens[:, None])).any(dim=1)
+    sums, columns = best_of(
+        noisy(ordered, candidates.columns, draws), candidates.columns, may_be_kept
+    )
+    wins = (is_kept & may_be_kept & (candidates.columns == columns[:, None])).any(dim=1)
     wins &= is_typical_known[:, 0]
-    is_open = wins & ~is_closed[:, 0] & (draws.top_k >= vocab_size)[:, 0]
-    standing = Standing(ordered[:, :1], last, tokens, sums)
+    is_open = wins & ~is_closed[:, 0] & (draws.top_k >= num_columns)[:, 0]
+    standing = Standing(ordered[:, :1], last, columns, sums)
     return _Look(standing, wins & is_closed[:, 0], is_open)
 
 
@@ -137,38 +139,40 @@ def _candidates_of(scores: torch.Tensor, draws: Draws) -> _Candidates:
     else:
         likeliest = scores.topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
         about = _sum_of_exponentials(scores, scores.amax(dim=1, keepdim=True), inverse)
-    tokens = likeliest.sort(dim=-1).values
-    scaled = scores.gather(1, tokens).to(torch.float64) / draws.temperature
+    columns = likeliest.sort(dim=-1).values
+    scaled = scores.gather(1, columns).to(torch.float64) / draws.temperature
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
-    return _Candidates(ordered, tokens.gather(1, order), about.masked_fill(~needs_sum, torch.inf))
+    return _Candidates(ordered, columns.gather(1, order), about.masked_fill(~needs_sum, torch.inf))
 
 
 def _survey_in_cache(
     scores: torch.Tensor, inverse: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids `[M, n]` of the largest scores, some or other of equals at the end, and sums of
+    """Columns `[M, n]` of the largest scores, some or other of equals at the end, and sums of
     exponentials `[M, 1]`; every score is read from memory once.
 
     The n largest are in the n blocks of largest maxima, or in what no block holds.
     """
-    num_rows, vocab_size = scores.shape
-    num_blocks = vocab_size // _BLOCK
-    in_blocks = scores[:, : num_blocks * _BLOCK]
+    num_rows, num_columns = scores.shape
+    num_blocks = num_columns // _BLOCK
+    in_blocks, beyond = scores.split((num_blocks * _BLOCK, num_columns % _BLOCK), dim=1)
+    best_beyond = beyond.amax(dim=1, keepdim=True) if beyond.shape[1] else in_blocks[:, :1]
     maxima, sums = list[torch.Tensor](), list[torch.Tensor]()
-    step = max(1, _CPU_CHUNK // vocab_size)
+    step = max(1, _CPU_CHUNK // num_columns)
     for begin in range(0, num_rows, step):
         rows = slice(begin, begin + step)
         maxima.append(in_blocks[rows].unflatten(1, (num_blocks, _BLOCK)).amax(dim=2))
-        best = maxima[-1].amax(dim=1, keepdim=True)
+        best = torch.maximum(maxima[-1].amax(dim=1, keepdim=True), best_beyond[rows])
         part = None if inverse is None else inverse[rows]
         sums.append(_sum_of_exponentials(scores[rows], best, part))
-    blocks = torch.cat(maxima).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
-    ids = (blocks[:, :, None] * _BLOCK + torch.arange(_BLOCK)).view(num_rows, -1)
-    if vocab_size > num_blocks * _BLOCK:
-        rest = torch.arange(num_blocks * _BLOCK, vocab_size).expand(num_rows, -1)
-        ids = torch.cat((ids, rest), dim=1)
-    best_places = scores.gather(1, ids).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
-    return ids.gather(1, best_places), torch.cat(sums)
+    num_wanted = min(NUM_CANDIDATES, num_blocks)
+    blocks = torch.cat(maxima).topk(num_wanted, dim=-1, sorted=False).indices
+    columns = (blocks[:, :, None] * _BLOCK + torch.arange(_BLOCK)).view(num_rows, -1)
+    if beyond.shape[1]:
+        rest = torch.arange(num_blocks * _BLOCK, num_columns).expand(num_rows, -1)
+        columns = torch.cat((columns, rest), dim=1)
+    best_places = scores.gather(1, columns).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
+    return columns.gather(1, best_places), torch.cat(sums)
 
 
 def _sum_of_exponentials(
