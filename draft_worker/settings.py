@@ -53,7 +53,7 @@ class DraftSettings(ModelWorkerSettings):
         description="How to draft for requests that sample: shared draws with the noise the target "
         "will draw with, so that drafts are accepted about as often as greedy ones; greedy takes "
         "the likeliest token, and is accepted the less the higher the temperature. The output is "
-        "the same. Not for ngram.",
+        "the same. The n-gram draft looks tokens up either way.",
     )
 
     @field_validator("model")

@@ -98,9 +98,7 @@ class Verifier:
         try:
             ready = self._rules.of(entry)
         except CallerError as error:
-            field = f"{error.field}: " if isinstance(error, InvalidRequestError) else ""
-            detail = f"{field}{error.message}"
-            return VerifyResult(entry.key, EntryStatus.INVALID, 0, detail=detail)
+            return VerifyResult(entry.key, EntryStatus.INVALID, 0, detail=_detail(error))
         except Exception:  # whatever it was, the other entries are served
             logger.exception("verify.rules_failed sequence=%s", entry.key.sequence_id)
             return self._failed(entry, "the rules could not be made ready")
@@ -236,6 +234,13 @@ class Verifier:
             num_tokens=sum(len(row.feed.tokens) + len(row.draft_tokens) for row in rows),
             num_moved_rows=output.num_moved_rows if output else 0,
         )
+
+
+def _detail(error: CallerError) -> str:
+    """The error in words, the request's field first if it names one."""
+    field = error.field if isinstance(error, InvalidRequestError) else ""
+    is_named = not field or error.message.startswith(f"{field}: ")
+    return error.message if is_named else f"{field}: {error.message}"
 
 
 def _num_scored(entry: VerifyEntry, choosing: Choosing | None) -> int:

@@ -173,6 +173,7 @@ def test_rules_that_are_refused_make_their_entry_invalid_and_the_batch_goes_on(f
     bad, good = desk.verify(entry(PROMPT, rules=REFUSED[field]), entry(PROMPT, name="good"))
     assert bad.status is EntryStatus.INVALID
     assert bad.detail.startswith(f"{field}: ")
+    assert bad.detail.count(field) == 1
     assert (good.bonus_token,) == chosen(PROMPT, 1, None)
     assert (desk.num_rules, desk.verifier.num_sequences) == (0, 1)
 

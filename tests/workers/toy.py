@@ -146,7 +146,7 @@ class ToyRunner:
         )
         for field, tokens in named:
             if any(token >= self.facts.vocab_size for token in tokens):
-                raise InvalidRequestError("a token id is not known", field=field)
+                raise InvalidRequestError(f"{field}: a token id is not known", field=field)
         self.opened.append(rules)
         return ToyChoosing(rules)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from exspec.engine.choosing.arithmetic import exact_exp
-from exspec.engine.choosing.challengers import Unseen, best_with_unseen
+from exspec.engine.choosing.challengers import Standing, with_unseen
 from exspec.engine.choosing.drawing import (
     MASS_OF_BEST,
     Draws,
@@ -26,14 +26,14 @@ from exspec.engine.choosing.drawing import (
 )
 
 NUM_CANDIDATES = 128
-_SMALL_VOCABULARY = 512
+_SMALL_VOCABULARY = 8192
+"""Up to here all tokens are looked at."""
 _BLOCK = 32
-"""Tokens of which first only the best one is looked at."""
+"""Neighbouring tokens of which first only the best one is looked at."""
 _SLACK = 1e-3
 """Of a sum of float32 exponentials over a vocabulary, relative."""
-_CHUNKS = {"cpu": 1 << 18}
-"""Numbers worked on at a time: what fits into a CPU's cache."""
-_LARGE_CHUNK = 1 << 24
+_CPU_CHUNK = 1 << 18
+"""Numbers worked on at a time: what stays in a CPU's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,9 @@ class _Candidates:
 
     ordered: torch.Tensor
     tokens: torch.Tensor
+    about: torch.Tensor
+    """About the sum of exp(score - best score) over the vocabulary, or infinite if it was not
+    needed, `[M, 1]`."""
 
     @property
     def last(self) -> torch.Tensor:
@@ -58,13 +61,12 @@ class _Candidates:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the candidates alone say: the winner of each row `[M]` and its sum `[M, 1]`.
+    """What the candidates alone say of each row, `[M]`.
 
-    `is_certain`: it is the choice. `is_open`: it may be drawn, and so may tokens not seen.
+    `is_certain`: the winner is the choice. `is_open`: it may be drawn, and so may tokens not seen.
     """
 
-    tokens: torch.Tensor
-    sums: torch.Tensor
+    standing: Standing
     is_certain: torch.Tensor
     is_open: torch.Tensor
 
@@ -75,23 +77,23 @@ def draw(scores: torch.Tensor, draws: Draws) -> torch.Tensor:
         return draw_from_all(scores, draws)
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.to(torch.float32)
-    candidates = _candidates_of(scores, draws)
-    look = _look_at(candidates, scores, draws)
-    chosen = look.tokens
-    states = torch.stack((look.is_certain, look.is_open)).tolist()
-    for row, (is_certain, is_open) in enumerate(zip(*states, strict=True)):
-        if is_certain:
-            continue
+    look = _look_at(_candidates_of(scores, draws), draws, scores.shape[1])
+    chosen = look.standing.winners
+    unsure = (~look.is_certain & ~look.is_open).nonzero()[:, 0].tolist()
+    rows = look.is_open.nonzero()[:, 0]
+    if len(rows):
+        for row, token in with_unseen(scores, rows, draws, look.standing).items():
+            if token is None:
+                unsure.append(row)
+            else:
+                chosen[row] = token
+    for row in unsure:
         part = slice(row, row + 1)
-        found = None
-        if is_open:
-            unseen = Unseen(candidates.ordered[part, :1], candidates.last[part], look.sums[part])
-            found = best_with_unseen(scores[part], draws.at(part), unseen, chosen[part])
-        chosen[part] = draw_from_all(scores[part], draws.at(part)) if found is None else found
+        chosen[part] = draw_from_all(scores[part], draws.at(part))
     return chosen
 
 
-def _look_at(candidates: _Candidates, scores: torch.Tensor, draws: Draws) -> _Look:
+def _look_at(candidates: _Candidates, draws: Draws, vocab_size: int) -> _Look:
     ordered, last = candidates.ordered, candidates.last
     exponentials = exact_exp(ordered - ordered[:, :1])
     kth = ordered.gather(1, draws.top_k.clamp(max=ordered.shape[1]) - 1)
@@ -100,7 +102,11 @@ def _look_at(candidates: _Candidates, scores: torch.Tensor, draws: Draws) -> _Lo
     masses = masses_of(exponentials, is_kept)
     before = (masses.cumsum(dim=1) - masses).to(torch.float64)
     seen = masses.sum(dim=1, keepdim=True).to(torch.float64)
-    lowest, highest = _bounds_of_total(seen, has_all, scores, candidates, draws)
+    # Of the total with a top-k beyond the candidates only the upper bound is known.
+    about = candidates.about * MASS_OF_BEST
+    least = torch.where((draws.top_k < vocab_size) | about.isinf(), 0.0, about * (1 - _SLACK))
+    lowest = torch.where(has_all, seen, torch.maximum(seen, least))
+    highest = torch.where(has_all, seen, torch.maximum(seen, about * (1 + _SLACK)))
     takes_all = draws.top_p >= 1
     may_be_kept = is_kept & (takes_all | (before < draws.top_p * highest))
     is_kept &= takes_all | (before < draws.top_p * lowest)
@@ -118,72 +124,59 @@ def _look_at(candidates: _Candidates, scores: torch.Tensor, draws: Draws) -> _Lo
     sums, tokens = best_of(noisy(ordered, candidates.tokens, draws), candidates.tokens, may_be_kept)
     wins = (is_kept & may_be_kept & (candidates.tokens == tokens[:, None])).any(dim=1)
     wins &= is_typical_known[:, 0]
-    is_open = wins & ~is_closed[:, 0] & (draws.top_k >= scores.shape[1])[:, 0]
-    return _Look(tokens, sums, wins & is_closed[:, 0], is_open)
-
-
-def _bounds_of_total(
-    seen: torch.Tensor,
-    has_all: torch.Tensor,
-    scores: torch.Tensor,
-    candidates: _Candidates,
-    draws: Draws,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Between which numbers the mass is that top-p takes its share of, each `[M, 1]`."""
-    rows = (~has_all & (draws.top_p < 1))[:, 0].nonzero()[:, 0]
-    if not len(rows):
-        return seen, seen
-    is_every = len(rows) == len(scores)
-    about = _sum_of_exponentials(
-        scores if is_every else scores[rows],
-        scores.gather(1, candidates.tokens[:, :1])[rows],
-        draws.temperature[rows],
-    )
-    about *= MASS_OF_BEST
-    # Of a top-k beyond the candidates only the upper bound is known.
-    share = torch.where(draws.top_k[rows] < scores.shape[1], 0.0, 1 - _SLACK)
-    lowest, highest = seen.clone(), seen.clone()
-    lowest[rows] = torch.maximum(seen[rows], about * share)
-    highest[rows] = torch.maximum(seen[rows], about * (1 + _SLACK))
-    return lowest, highest
-
-
-def _sum_of_exponentials(
-    scores: torch.Tensor, best: torch.Tensor, temperature: torch.Tensor
-) -> torch.Tensor:
-    """About the sum of exp((score - best) / temperature), `[M, 1]`."""
-    chunk = max(1, _CHUNKS.get(scores.device.type, _LARGE_CHUNK) // scores.shape[1])
-    inverse = (1 / temperature).to(scores.dtype)
-    found: list[torch.Tensor] = []
-    for begin in range(0, len(scores), chunk):
-        rows = slice(begin, begin + chunk)
-        weights = scores[rows] - best[rows]
-        weights *= inverse[rows]
-        found.append(weights.exp_().sum(dim=1, keepdim=True))
-    return torch.cat(found).to(torch.float64)
+    is_open = wins & ~is_closed[:, 0] & (draws.top_k >= vocab_size)[:, 0]
+    standing = Standing(ordered[:, :1], last, tokens, sums)
+    return _Look(standing, wins & is_closed[:, 0], is_open)
 
 
 def _candidates_of(scores: torch.Tensor, draws: Draws) -> _Candidates:
-    tokens = _likeliest(scores).sort(dim=-1).values
+    needs_sum = (draws.top_p < 1) & (draws.top_k > NUM_CANDIDATES)
+    inverse = (1 / draws.temperature).to(scores.dtype) if bool(needs_sum.any()) else None
+    if scores.device.type == "cpu":
+        likeliest, about = _survey_in_cache(scores, inverse)
+    else:
+        likeliest = scores.topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
+        about = _sum_of_exponentials(scores, scores.amax(dim=1, keepdim=True), inverse)
+    tokens = likeliest.sort(dim=-1).values
     scaled = scores.gather(1, tokens).to(torch.float64) / draws.temperature
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
-    return _Candidates(ordered, tokens.gather(1, order))
+    return _Candidates(ordered, tokens.gather(1, order), about.masked_fill(~needs_sum, torch.inf))
 
 
-def _likeliest(scores: torch.Tensor) -> torch.Tensor:
-    """Ids `[M, n]` of the largest scores, some or other of equals at the end."""
-    if scores.device.type != "cpu":
-        return scores.topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
-    # The n largest are in the n blocks of largest maxima; block b holds b, b + num_blocks, ….
+def _survey_in_cache(
+    scores: torch.Tensor, inverse: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids `[M, n]` of the largest scores, some or other of equals at the end, and sums of
+    exponentials `[M, 1]`; every score is read from memory once.
+
+    The n largest are in the n blocks of largest maxima, or in what no block holds.
+    """
     num_rows, vocab_size = scores.shape
     num_blocks = vocab_size // _BLOCK
-    num_in_blocks = num_blocks * _BLOCK
-    if num_blocks < 2 * NUM_CANDIDATES:
-        return scores.topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
-    maxima = scores[:, :num_in_blocks].view(num_rows, _BLOCK, num_blocks).amax(dim=1)
-    blocks = maxima.topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
-    steps = torch.arange(0, num_in_blocks, num_blocks)
-    ids = (blocks[:, :, None] + steps).view(num_rows, -1)
-    rest = torch.arange(num_in_blocks, vocab_size).expand(num_rows, -1)
-    ids = torch.cat((ids, rest), dim=1)
-    return ids.gather(1, scores.gather(1, ids).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices)
+    in_blocks = scores[:, : num_blocks * _BLOCK]
+    maxima, sums = list[torch.Tensor](), list[torch.Tensor]()
+    step = max(1, _CPU_CHUNK // vocab_size)
+    for begin in range(0, num_rows, step):
+        rows = slice(begin, begin + step)
+        maxima.append(in_blocks[rows].unflatten(1, (num_blocks, _BLOCK)).amax(dim=2))
+        best = maxima[-1].amax(dim=1, keepdim=True)
+        part = None if inverse is None else inverse[rows]
+        sums.append(_sum_of_exponentials(scores[rows], best, part))
+    blocks = torch.cat(maxima).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
+    ids = (blocks[:, :, None] * _BLOCK + torch.arange(_BLOCK)).view(num_rows, -1)
+    if vocab_size > num_blocks * _BLOCK:
+        rest = torch.arange(num_blocks * _BLOCK, vocab_size).expand(num_rows, -1)
+        ids = torch.cat((ids, rest), dim=1)
+    best_places = scores.gather(1, ids).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
+    return ids.gather(1, best_places), torch.cat(sums)
+
+
+def _sum_of_exponentials(
+    scores: torch.Tensor, best: torch.Tensor, inverse_temperature: torch.Tensor | None
+) -> torch.Tensor:
+    """About the sum of exp((score - best) / temperature), `[M, 1]` in float64."""
+    if inverse_temperature is None:
+        return best.to(torch.float64)
+    weights = scores - best
+    weights *= inverse_temperature
+    return weights.exp_().sum(dim=1, keepdim=True).to(torch.float64)

@@ -6,64 +6,127 @@ out, and the few that are left are looked at one by one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from exspec.engine.choosing.arithmetic import exact_exp
 from exspec.engine.choosing.drawing import Draws
-from exspec.engine.choosing.noise import counters, gumbels, lowest_hash_of, unfinished_hashes
+from exspec.engine.choosing.noise import (
+    counters,
+    gumbels,
+    lowest_hash_of,
+    unfinished_hashes,
+    unfinished_hashes_on_cpu,
+)
 
-_SLACK = 1e-7
-"""Of a sum of float64 exponentials against one of integer masses, relative."""
+_SLACK = 1e-3
+"""Of a sum of float32 exponentials over a vocabulary, relative."""
+_ROWS_AT_ONCE = 64
+"""Whose tokens are hashed together on a device other than a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
-    """About one row, each `[1, 1]`: its best scaled score, the bound of tokens that were not seen,
-    and the sum of score and noise that wins without them."""
+class Standing:
+    """What is known of rows without the tokens that were not seen.
+
+    The best scaled score `[M, 1]`, the bound of scores not seen `[M, 1]`, the winner among those
+    seen `[M]`, and its sum of score and noise `[M, 1]`.
+    """
 
     best: torch.Tensor
     bound: torch.Tensor
-    to_beat: torch.Tensor
+    winners: torch.Tensor
+    sums: torch.Tensor
 
 
-def best_with_unseen(
-    scores: torch.Tensor, draws: Draws, unseen: Unseen, winner: torch.Tensor
-) -> torch.Tensor | None:
-    """The choice `[1]` in a row `[1, vocab_size]` whose seen tokens `winner` `[1]` wins.
+def with_unseen(
+    scores: torch.Tensor, rows: torch.Tensor, draws: Draws, standing: Standing
+) -> dict[int, int | None]:
+    """Of `rows` of scores `[M, vocab_size]` those where a token that was not seen may win.
 
-    None if it is not certain.
+    With their choices; None where that is not certain.
     """
-    tokens = torch.arange(scores.shape[1], device=scores.device)
-    hashes = unfinished_hashes(draws.keys, counters(tokens))
-    may_win = (hashes >= lowest_hash_of(unseen.to_beat - unseen.bound))[0].nonzero()[:, 0]
-    scaled = scores[:, may_win].to(torch.float64) / draws.temperature
-    sums = scaled + gumbels(draws.keys, may_win)
-    beats = (sums > unseen.to_beat) | ((sums == unseen.to_beat) & (may_win < winner))
-    beats &= (scaled <= unseen.bound) & (scaled > float("-inf"))
-    found = zip(sums[beats].tolist(), may_win[beats[0]].tolist(), strict=True)
-    for _, token in sorted(found, key=lambda pair: (-pair[0], pair[1])):
-        is_kept = _is_kept(scores, token, draws, unseen.best)
-        if is_kept is None:
-            return None
-        if is_kept:
-            return torch.full_like(winner, token)
-    return winner
+    challengers: dict[int, list[tuple[float, int]]] = {}
+    for row, token, total in zip(*_challengers(scores, rows, draws, standing), strict=True):
+        challengers.setdefault(row, []).append((-total, token))
+    found: dict[int, int | None] = {}
+    for row, ranking in challengers.items():
+        part = slice(row, row + 1)
+        last = (torch.inf, int(standing.winners[row]))
+        ranking = sorted([*ranking, last])
+        found[row] = _best_kept(scores[part], draws.at(part), standing.best[part], ranking)
+    return found
 
 
-def _is_kept(scores: torch.Tensor, token: int, draws: Draws, best: torch.Tensor) -> bool | None:
-    """Whether top-p and min-p leave the token; None if that is not certain."""
-    own = scores[:, token : token + 1].to(torch.float64) / draws.temperature
-    if bool(exact_exp(own - best) < draws.min_p):
-        return False
-    if bool(draws.top_p >= 1):
-        return True
+def _challengers(
+    scores: torch.Tensor, rows: torch.Tensor, draws: Draws, standing: Standing
+) -> tuple[list[int], list[int], list[float]]:
+    """Rows, tokens and sums of what was not seen and beats the winner of its row."""
+    rows, tokens = _hashed_high(rows, draws, standing, scores.shape[1])
+    scaled = scores[rows, tokens].to(torch.float64) / draws.temperature[rows, 0]
+    sums = scaled + gumbels(draws.keys[rows, 0], tokens)
+    to_beat = standing.sums[rows, 0]
+    beats = (sums > to_beat) | ((sums == to_beat) & (tokens < standing.winners[rows]))
+    beats &= (scaled <= standing.bound[rows, 0]) & (scaled > float("-inf"))
+    return rows[beats].tolist(), tokens[beats].tolist(), sums[beats].tolist()
+
+
+def _hashed_high(
+    rows: torch.Tensor, draws: Draws, standing: Standing, vocab_size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and tokens whose noise may lift even the best score not seen over the winner."""
+    own = counters(torch.arange(vocab_size, device=rows.device))
+    lowest = lowest_hash_of(standing.sums[rows] - standing.bound[rows])
+    if rows.device.type == "cpu":
+        hashes = unfinished_hashes_on_cpu(draws.keys[rows], own)
+        found = [
+            np.flatnonzero(row >= bound)
+            for row, bound in zip(hashes, lowest[:, 0].tolist(), strict=True)
+        ]
+        repeats = torch.tensor([len(tokens) for tokens in found])
+        return rows.repeat_interleave(repeats), torch.from_numpy(np.concatenate(found))
+    parts = zip(rows.split(_ROWS_AT_ONCE), lowest.split(_ROWS_AT_ONCE), strict=True)
+    hit = torch.cat(
+        [
+            torch.stack((part[hits[:, 0]], hits[:, 1]))
+            for part, bound in parts
+            for hits in [(unfinished_hashes(draws.keys[part], own) >= bound).nonzero()]
+        ],
+        dim=1,
+    )
+    return hit[0], hit[1]
+
+
+def _best_kept(
+    scores: torch.Tensor,
+    draws: Draws,
+    best: torch.Tensor,
+    ranking: Sequence[tuple[float, int]],
+) -> int | None:
+    """The first of the ranking that top-p and min-p leave; the last is known to be left.
+
+    None if that is not certain.
+    """
+    if bool(draws.top_p >= 1) and bool(draws.min_p <= 0):
+        return ranking[0][1]
     scaled = scores.to(torch.float64) / draws.temperature
-    weights = (scaled - best).exp()
+    weights = (scaled - best).to(torch.float32).exp_()
     share = float(draws.top_p) * float(weights.sum())
-    if float(weights[scaled >= own].sum()) * (1 + _SLACK) < share * (1 - _SLACK):
-        return True
-    if float(weights[scaled > own].sum()) * (1 - _SLACK) > share * (1 + _SLACK):
-        return False
-    return None
+    for _, token in ranking[:-1]:
+        own = scaled[:, token]
+        if bool(exact_exp(own - best) < draws.min_p):
+            continue
+        if bool(draws.top_p >= 1):
+            return token
+        if _mass(weights, scaled >= own) * (1 + _SLACK) < share * (1 - _SLACK):
+            return token
+        if not _mass(weights, scaled > own) * (1 - _SLACK) > share * (1 + _SLACK):
+            return None
+    return ranking[-1][1]
+
+
+def _mass(weights: torch.Tensor, is_meant: torch.Tensor) -> float:
+    return float(torch.where(is_meant, weights, 0.0).sum())

@@ -10,6 +10,9 @@ The functions named `reference_…` say the same in plain Python.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 
 from exspec.engine.choosing.arithmetic import exact_log, reference_log
@@ -46,6 +49,24 @@ def unfinished_hashes(keys: torch.Tensor, token_counters: torch.Tensor) -> torch
         mixed ^= _shifted(mixed, shift)
         mixed *= _signed(multiplier)
     return mixed
+
+
+def unfinished_hashes_on_cpu(
+    keys: torch.Tensor, token_counters: torch.Tensor
+) -> Iterator[np.ndarray]:
+    """`unfinished_hashes` for one key `[M, 1]` after the other, int64 `[tokens]`.
+
+    Each overwrites the one before. Twice as fast as torch: numpy shifts without a sign.
+    """
+    own = token_counters.numpy().view(np.uint64)
+    mixed, shifted = np.empty_like(own), np.empty_like(own)
+    for key in keys[:, 0].numpy().view(np.uint64):
+        np.add(own, key, out=mixed)
+        for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
+            np.right_shift(mixed, np.uint64(shift), out=shifted)
+            np.bitwise_xor(mixed, shifted, out=mixed)
+            np.multiply(mixed, np.uint64(multiplier), out=mixed)
+        yield mixed.view(np.int64)
 
 
 def uniforms(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
