@@ -204,7 +204,9 @@ class Verifier:
         entry, choosing = row.entry, row.choosing
         assert choosing is not None
         fields = ", ".join(_removing(choosing.rules, entry.end)) or "sampling"
-        detail = f"{fields}: no token is left to choose at position {entry.end}"
+        problem = "" if choosing.matcher is None else choosing.matcher.problem
+        why = f" ({problem})" if problem else ""
+        detail = f"{fields}: no token is left to choose at position {entry.end}{why}"
         result = VerifyResult(entry.key, EntryStatus.INVALID, entry.end, detail=detail)
         self._sessions.record(entry.key, (), result)
         return result

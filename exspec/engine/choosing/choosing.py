@@ -16,6 +16,9 @@ from exspec.core.errors import InvalidRequestError
 class Matcher(Protocol):
     """Follows a grammar along a sequence's generated tokens."""
 
+    problem: str
+    """Why the last `masks` were none at all; empty if there were some."""
+
     def masks(self, generated: Sequence[int], drafts: Sequence[int]) -> np.ndarray:
         """The tokens allowed after `generated`, and after each of `drafts` that is itself allowed.
 
