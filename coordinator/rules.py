@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypedDict, TypeVar
 
 from coordinator.members import ServedModel
-from coordinator.structured import check_grammar
 from exspec.core.choosing import ChoiceRules
 from exspec.core.errors import InvalidRequestError
 from exspec.core.generation import GenerationRequest
@@ -152,7 +151,7 @@ def _seed(request: GenerationRequest, model: ServedModel) -> int:
             "request has no seed of its own",
             field="resume",
         )
-    return secrets.randbelow(SEED_BOUND)
+    return secrets.randbelow(SEED_BOUND) if request.drawn_seed is None else request.drawn_seed
 
 
 def _bad_words(sampling: SamplingParams, model: ServedModel) -> tuple[tuple[int, ...], ...]:
@@ -215,14 +214,12 @@ def _check_reported(sampling: SamplingParams, num_prompt_tokens: int) -> None:
 
 
 def _check_structured(sampling: SamplingParams, ending: frozenset[int]) -> None:
-    if sampling.structured is None:
-        return
-    if not ending:
+    """Whether the text can end; the grammar itself is checked apart (`coordinator.structured`)."""
+    if sampling.structured is not None and not ending:
         raise InvalidRequestError(
             "structured output ends with a stop token, and the model has none: give stop_token_ids",
             field="structured",
         )
-    check_grammar(sampling.structured)
 
 
 def _check_left(

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncGenerator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from google.protobuf.message import Message
 
@@ -41,6 +41,14 @@ logger = logging.getLogger(__name__)
 HEARTBEATS_PER_LEASE = 5
 
 
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a sequence of a batch has with the others: a turn in the queue, and seeds of a kind."""
+
+    group: str
+    drawn_seed: int
+
+
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """What clients call."""
 
@@ -72,8 +80,15 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         group = request.request_id or f"batch-{secrets.token_hex(8)}"
         number = convert.num_sequences(request)
         with self._service.places(caller, number) as places:
-            items = (_item(request, index, drawn) for index in range(number))
-            streams = [self._item_events(item, group, caller, places) for item in items]
+            streams = [
+                self._item_events(
+                    convert.batch_item(request, index),
+                    _Share(group, derive_seed(drawn, index)),
+                    caller,
+                    places,
+                )
+                for index in range(number)
+            ]
             events = merge(streams)
             async with contextlib.aclosing(events):
                 async for index, event in events:
@@ -118,13 +133,13 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def _item_events(
         self,
         request: generation_pb2.GenerateRequest,
-        group: str,
+        share: _Share,
         caller: Caller,
         places: Places,
     ) -> AsyncGenerator[BatchEvent, None]:
         """One prompt of a batch; its failure is an event of its own."""
         try:
-            item = replace(_checked(request), group=group)
+            item = replace(_checked(request), group=share.group, drawn_seed=share.drawn_seed)
             events = self._service.generate(item, caller)
             async with contextlib.aclosing(events):
                 async for event in events:
@@ -142,18 +157,6 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
     async def _write(self, context: Context, message: Message) -> None:
         await write(context, message, self._service.limits.slow_reader_seconds)
-
-
-def _item(
-    request: generation_pb2.GenerateBatchRequest, index: int, drawn: int
-) -> generation_pb2.GenerateRequest:
-    """One sequence of a batch. Without a seed of the batch's own all are derived from `drawn`;
-    what is resumed was begun with another.
-    """
-    item = convert.batch_item(request, index)
-    if not item.sampling.HasField("seed") and not item.resume.token_ids:
-        item.sampling.seed = derive_seed(drawn, index)
-    return item
 
 
 def _checked(request: generation_pb2.GenerateRequest) -> GenerationRequest:
