@@ -6,12 +6,12 @@ Everything a request can be refused for on its own, whatever else is going on. S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
 from coordinator.members import ServedModel
 from coordinator.output import Output, SequenceSpec
+from coordinator.rules import check_ids, resolve
 from exspec.core.errors import ContextLengthError, InvalidRequestError, ResumeMismatchError
 from exspec.core.generation import GenerationRequest, Resume, Started, TokenPrompt
 from exspec.core.ids import SequenceId
@@ -36,23 +36,23 @@ def admit(
         ResumeMismatchError: what is to be resumed was made by another model, or prompt.
     """
     prompt_tokens = _prompt_tokens(request, model, context_length)
-    check_ids("stop_token_ids", request.sampling.stop_token_ids, model)
     max_tokens = _max_tokens(request, len(prompt_tokens), context_length)
     digest = sha256(",".join(map(str, prompt_tokens)).encode()).digest()
     resumed_tokens = ()
     if request.resume is not None:
         _check_resume(request.resume, model, digest, max_tokens)
         resumed_tokens = request.resume.token_ids
-    stop_token_ids = frozenset(request.sampling.stop_token_ids)
-    if not request.sampling.ignore_eos:
-        stop_token_ids |= frozenset(model.facts.stop_token_ids)
+    resolved = resolve(request, model, len(prompt_tokens))
     spec = SequenceSpec(
         sequence_id,
         prompt_tokens,
         len(prompt_tokens) + max_tokens,
-        stop_token_ids,
+        resolved.stop_token_ids,
         request.sampling.stop,
         resumed_tokens,
+        resolved.rules,
+        request.sampling.min_tokens,
+        request.sampling.include_stop_str_in_output,
     )
     output = Output(spec, model.codec.open_stream())
     output.replay()
@@ -63,19 +63,9 @@ def admit(
         model.facts.fingerprint,
         max_tokens,
         digest,
+        resolved.seed,
     )
     return Admitted(spec, output, started)
-
-
-def check_ids(field: str, token_ids: Sequence[int], model: ServedModel) -> None:
-    """InvalidRequestError unless all ids are in the vocabulary."""
-    outside = next((t for t in token_ids if t >= model.facts.vocab_size), None)
-    if outside is not None:
-        raise InvalidRequestError(
-            f"{field}: token id {outside} is outside the vocabulary; ids go from 0 to "
-            f"{model.facts.vocab_size - 1}",
-            field=field,
-        )
 
 
 def _prompt_tokens(
@@ -103,20 +93,25 @@ def _max_tokens(request: GenerationRequest, num_prompt_tokens: int, context_leng
     if request.resume is not None and request.resume.max_tokens:
         wanted, is_given = request.resume.max_tokens, True
     room = context_length - num_prompt_tokens
-    if wanted <= room:
-        return wanted
-    if is_given:
+    if wanted > room and is_given:
         raise ContextLengthError(
             f"max_tokens is {wanted} after a prompt of {num_prompt_tokens} tokens; the context "
             f"is {context_length}, so at most {room} can be generated",
             field="max_tokens",
         )
-    return room
+    most = min(wanted, room)
+    if request.sampling.min_tokens > most:
+        raise InvalidRequestError(
+            f"min_tokens is {request.sampling.min_tokens}; at most {most} can be generated",
+            field="min_tokens",
+        )
+    return most
 
 
 def _check_resume(resume: Resume, model: ServedModel, digest: bytes, max_tokens: int) -> None:
     served = model.facts
-    if resume.model_fingerprint != served.fingerprint:
+    is_fresh = not resume.token_ids and not resume.model_fingerprint
+    if resume.model_fingerprint != served.fingerprint and not is_fresh:
         raise ResumeMismatchError(
             f"the generation was begun with another model (fingerprint "
             f"{resume.model_fingerprint[:12]}) than {served.name!r} as it is served now "

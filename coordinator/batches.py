@@ -5,8 +5,11 @@ No decision is taken here; taking staged drafts out of the ledger is the only th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator.ledger import Ledger
-from coordinator.scheduler.commands import Draft, Verify
+from coordinator.scheduler.commands import Draft, DraftOrder, Verify, VerifyOrder
+from exspec.core.choosing import ChoiceRules
 from exspec.core.rounds import DraftBatch, DraftEntry, VerifyBatch, VerifyEntry
 
 
@@ -18,6 +21,7 @@ def draft_batch(command: Draft, ledger: Ledger) -> DraftBatch:
             order.start,
             ledger.tokens(order.key.sequence_id, order.start, order.end),
             order.num_draft_tokens,
+            _draft_rules(order, ledger),
         )
         for order in command.orders
     )
@@ -33,7 +37,23 @@ def verify_batch(command: Verify, ledger: Ledger) -> VerifyBatch:
             ledger.tokens(order.key.sequence_id, order.start, order.end),
             ledger.take_draft(order.key.sequence_id, order.num_draft_tokens),
             order.is_prefill,
+            _rules(order, ledger),
+            ledger.scored_token(order.key.sequence_id, order.end) if order.is_prefill else None,
         )
         for order in command.orders
     )
     return VerifyBatch(command.batch_id, entries)
+
+
+def _rules(order: DraftOrder | VerifyOrder, ledger: Ledger) -> ChoiceRules | None:
+    """With the first token of a log, and with no other."""
+    return ledger.rules(order.key.sequence_id) if order.start == 0 else None
+
+
+def _draft_rules(order: DraftOrder, ledger: Ledger) -> ChoiceRules | None:
+    """Those that decide what is chosen: nobody reads what a draft would report."""
+    rules = _rules(order, ledger)
+    if rules is None:
+        return None
+    silent = replace(rules, num_logprobs=None, num_prompt_logprobs=None)
+    return None if silent.is_plain else silent

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from exspec.core.choosing import TokenLogprobs
 from exspec.core.errors import SlowReaderError
 from exspec.core.generation import Delta, Event, Failed
 
@@ -27,6 +28,8 @@ class Mailbox:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
         self._end: Event | Failed | None = None
         self._changed = asyncio.Event()
 
@@ -35,6 +38,8 @@ class Mailbox:
         if isinstance(event, Delta):
             self._texts.append(event.text)
             self._token_ids.extend(event.token_ids)
+            self._logprobs.extend(event.logprobs)
+            self._prompt_logprobs = self._prompt_logprobs or event.prompt_logprobs
         else:
             self._end = event
         self._changed.set()
@@ -43,14 +48,25 @@ class Mailbox:
         """The next event, waited for. Not to be called after the last one."""
         while True:
             if self._token_ids:
-                delta = Delta("".join(self._texts), tuple(self._token_ids))
-                self._texts.clear()
-                self._token_ids.clear()
-                return delta
+                return self._merged()
             if self._end is not None:
                 return self._end
             self._changed.clear()
             await self._changed.wait()
+
+    def _merged(self) -> Delta:
+        """All that was not read, as one."""
+        delta = Delta(
+            "".join(self._texts),
+            tuple(self._token_ids),
+            tuple(self._logprobs),
+            self._prompt_logprobs,
+        )
+        self._texts.clear()
+        self._token_ids.clear()
+        self._logprobs.clear()
+        self._prompt_logprobs = ()
+        return delta
 
 
 class _Lane(Generic[E]):

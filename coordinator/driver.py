@@ -6,13 +6,12 @@ the pool's business, which text a client sees the ledger's.
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
 from functools import partial
 
 from coordinator import replies
 from coordinator.accounting import Accounting
 from coordinator.batches import draft_batch, verify_batch
+from coordinator.flights import Flight, log_entry
 from coordinator.ledger import Ledger
 from coordinator.links import Batch
 from coordinator.outside import Senders, Timing
@@ -39,7 +38,6 @@ from exspec.core.ids import BatchId, SequenceId, WorkerId
 from exspec.core.rounds import (
     DraftBatch,
     DraftReply,
-    DraftResult,
     EntryStatus,
     PassTimings,
     VerifyBatch,
@@ -48,21 +46,8 @@ from exspec.core.rounds import (
     VerifyResult,
 )
 
-logger = logging.getLogger(__name__)
-
 REFUSAL_SECONDS = 0.5
 """How long a target that has no room for us, though it holds nothing of ours, is left alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """A batch in flight."""
-
-    worker_id: WorkerId
-    batch: Batch
-    sent: float
-    is_grouped: bool = False
-    """A verify before which no row has to move."""
 
 
 class Driver:
@@ -85,7 +70,7 @@ class Driver:
         self._senders = senders
         self._timing = timing
         self._decide = scheduler.handle if recorder is None else recorder.handle
-        self._in_flight: dict[BatchId, _Flight] = {}
+        self._in_flight: dict[BatchId, Flight] = {}
 
     # Members
 
@@ -156,14 +141,15 @@ class Driver:
         else:
             raise ProtocolError(f"worker {worker_id} answered in another role")
 
-    def _take_draft(self, flight: _Flight, reply: DraftReply) -> None:
+    def _take_draft(self, flight: Flight, reply: DraftReply) -> None:
         worker_id = flight.worker_id
         self._accounting.note_draft(reply)
         outcomes: list[DraftOutcome] = []
         for result in reply.results:
             sequence_id = result.key.sequence_id
+            self.ledger.note_drafts(sequence_id, len(result.draft_tokens))
             if result.status is not EntryStatus.OK:
-                _log_entry("draft", worker_id, result)
+                log_entry("draft", worker_id, result)
             elif self.scheduler.awaits_draft(sequence_id, reply.batch_id):
                 self.ledger.stage_draft(sequence_id, result.draft_tokens)
             outcomes.append(
@@ -177,13 +163,12 @@ class Driver:
         cost = self._cost(flight, reply.timings)
         self._handle(DraftCompleted(worker_id, reply.batch_id, tuple(outcomes), cost))
 
-    def _take_verify(self, flight: _Flight, batch: VerifyBatch, reply: VerifyReply) -> None:
+    def _take_verify(self, flight: Flight, batch: VerifyBatch, reply: VerifyReply) -> None:
         cost = self._cost(flight, reply.timings)
         for result in reply.results:
-            sequence_id = result.key.sequence_id
-            error = replies.fatal_error(result, self.scheduler.num_failures(sequence_id))
+            error = self._fatal_error(result)
             if error is not None:
-                self.fail(sequence_id, error)
+                self.fail(result.key.sequence_id, error)
         outcomes = tuple(
             self._commit(flight.worker_id, entry, result)
             for entry, result in zip(batch.entries, reply.results, strict=True)
@@ -194,7 +179,7 @@ class Driver:
         if self._is_refusing_all(flight.worker_id):
             self._timing.call_later(REFUSAL_SECONDS, partial(self._ask_again, flight.worker_id))
 
-    def _cost(self, flight: _Flight, timings: PassTimings) -> PassCost:
+    def _cost(self, flight: Flight, timings: PassTimings) -> PassCost:
         elapsed = self._timing.clock() - flight.sent
         return PassCost(timings.total_seconds, elapsed, timings.queue_seconds)
 
@@ -210,16 +195,37 @@ class Driver:
     ) -> VerifyOutcome:
         sequence_id = entry.key.sequence_id
         if result.status is not EntryStatus.OK:
-            _log_entry("verify", worker_id, result)
+            log_entry("verify", worker_id, result)
             return VerifyOutcome(sequence_id, result.status, 0, replies.believed_length(result))
         if result.bonus_token is None or sequence_id not in self.ledger:
             return VerifyOutcome(sequence_id, result.status, 0, result.kv_length)
         commit = self.ledger.commit(
-            sequence_id, entry.draft_tokens, result.num_accepted, result.bonus_token
+            sequence_id,
+            entry.draft_tokens,
+            result.num_accepted,
+            result.bonus_token,
+            result.logprobs,
         )
         return VerifyOutcome(
             sequence_id, result.status, commit.num_committed, result.kv_length, commit.is_finished
         )
+
+    def _fatal_error(self, result: VerifyResult) -> ExspecError | None:
+        """What ends its sequence, if anything does; takes what it says of the prompt."""
+        sequence_id = result.key.sequence_id
+        ledger = self.ledger
+        error = replies.fatal_error(
+            result,
+            self.scheduler.num_failures(sequence_id),
+            has_rules=sequence_id in ledger and ledger.rules(sequence_id) is not None,
+        )
+        if error is not None or result.status is not EntryStatus.OK:
+            return error
+        ledger.note_prompt_logprobs(sequence_id, result.prompt_start, result.prompt_logprobs)
+        if result.bonus_token is None:
+            return None
+        left_out = ledger.lacking(sequence_id, result.num_accepted + 1, len(result.logprobs))
+        return PeerError(f"the target left out {left_out}") if left_out else None
 
     def _is_refusing_all(self, worker_id: WorkerId) -> bool:
         """Whether a target says it is full, though it holds nothing of ours."""
@@ -261,19 +267,8 @@ class Driver:
 
     def _send(self, worker_id: WorkerId, batch: Batch, *, is_grouped: bool = False) -> None:
         now = self._timing.clock()
-        self._in_flight[batch.batch_id] = _Flight(worker_id, batch, now, is_grouped)
+        self._in_flight[batch.batch_id] = Flight(worker_id, batch, now, is_grouped)
         for entry in batch.entries:
             self.ledger.note_started(entry.key.sequence_id)
         self._accounting.note_orders(batch)
         self._senders.send(worker_id, batch)
-
-
-def _log_entry(kind: str, worker_id: WorkerId, result: DraftResult | VerifyResult) -> None:
-    logger.warning(
-        "%s.entry worker=%s sequence=%s status=%s detail=%.200r",
-        kind,
-        worker_id,
-        result.key.sequence_id,
-        result.status.value,
-        result.detail,
-    )

@@ -7,20 +7,15 @@ nothing until the sequence ends. No asyncio: events go to a callable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.output import Output, SequenceSpec
+from coordinator.prompt_logprobs import PromptLogprobs
+from coordinator.tally import Tally
 from exspec.core.acceptance import FinishReason
+from exspec.core.choosing import ChoiceRules, TokenLogprobs
 from exspec.core.errors import ExspecError
-from exspec.core.generation import (
-    Completed,
-    Delta,
-    Event,
-    Failed,
-    RequestTimings,
-    SpeculationStats,
-    Usage,
-)
+from exspec.core.generation import Completed, Delta, Event, Failed, Usage
 from exspec.core.ids import SequenceId
 from exspec.runtime.clock import Clock
 
@@ -33,14 +28,13 @@ class _Sequence:
     spec: SequenceSpec
     sink: Sink
     output: Output
-    arrived: float
+    tally: Tally
     log: list[int]
+    rules: ChoiceRules | None
+    """What a worker has to hear now."""
+    prompt_logprobs: PromptLogprobs | None
+    """None: they are not wanted, or were delivered."""
     staged: tuple[int, ...] = ()
-    started: float | None = None
-    first_token: float | None = None
-    num_rounds: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
 
     @property
     def num_generated_tokens(self) -> int:
@@ -56,13 +50,19 @@ class Commit:
 
 
 class Ledger:
-    """Owns the sequences that have not ended; `on_completed` hears of those that end well."""
+    """Owns the sequences that have not ended; `on_completed` hears of those that end well, and
+    `on_wasted` of every one that ends, how many draft tokens were made for it in vain.
+    """
 
     def __init__(
-        self, clock: Clock, on_completed: Callable[[Completed], None] = lambda _: None
+        self,
+        clock: Clock,
+        on_completed: Callable[[Completed], None] = lambda _: None,
+        on_wasted: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._clock = clock
         self._on_completed = on_completed
+        self._on_wasted = on_wasted
         self._sequences: dict[SequenceId, _Sequence] = {}
 
     def __len__(self) -> int:
@@ -82,20 +82,45 @@ class Ledger:
         `arrived` is when its request came. It is completed at once if what is resumed ends it.
         """
         log = [*spec.prompt_tokens, *spec.resumed_tokens]
-        sequence = _Sequence(spec, sink, output, arrived, log)
+        tally = Tally(self._clock, arrived)
+        scores = None
+        if spec.rules is not None and spec.rules.num_prompt_logprobs is not None:
+            scores = PromptLogprobs(len(spec.prompt_tokens))
+        sequence = _Sequence(spec, sink, output, tally, log, spec.rules, scores)
         self._sequences[spec.sequence_id] = sequence
         if output.finish is not None:
             self._complete(sequence, output.finish)
+
+    # What workers are sent
 
     def tokens(self, sequence_id: SequenceId, start: int, end: int) -> tuple[int, ...]:
         """`log[start:end]` of a sequence."""
         return tuple(self._sequences[sequence_id].log[start:end])
 
-    def note_started(self, sequence_id: SequenceId) -> None:
-        """The first order for a sequence goes out."""
+    def rules(self, sequence_id: SequenceId) -> ChoiceRules | None:
+        """How its tokens are chosen from here on; None: the best logit wins, nothing is asked."""
+        return self._sequences[sequence_id].rules
+
+    def scored_token(self, sequence_id: SequenceId, position: int) -> int | None:
+        """The prompt's token at a position if its logprobs are still wanted."""
         sequence = self._sequences[sequence_id]
-        if sequence.started is None:
-            sequence.started = self._clock()
+        if sequence.prompt_logprobs is None or position >= len(sequence.spec.prompt_tokens):
+            return None
+        return sequence.log[position]
+
+    def note_started(self, sequence_id: SequenceId) -> None:
+        """An order for a sequence goes out."""
+        self._sequences[sequence_id].tally.note_started()
+
+    # What workers answered
+
+    def note_drafts(self, sequence_id: SequenceId, num_tokens: int) -> None:
+        """A draft worker sent so many proposals, too late ones as well."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is None:
+            self._on_wasted(num_tokens)
+        else:
+            sequence.tally.note_drafts(num_tokens)
 
     def stage_draft(self, sequence_id: SequenceId, draft_tokens: Sequence[int]) -> None:
         """Keep proposals for the sequence's next verify; ignored once it ended."""
@@ -109,31 +134,59 @@ class Ledger:
         taken, sequence.staged = sequence.staged[:num_tokens], ()
         return taken
 
+    def note_prompt_logprobs(
+        self, sequence_id: SequenceId, start: int, logprobs: Sequence[TokenLogprobs]
+    ) -> None:
+        """Those of the prompt's tokens from position `start` on; ignored if nobody waits."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is not None and sequence.prompt_logprobs is not None and logprobs:
+            sequence.prompt_logprobs.add(start, logprobs)
+
+    def lacking(self, sequence_id: SequenceId, num_decided: int, num_logprobs: int) -> str:
+        """What of a decision its client asked for was left out; empty: nothing."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is None or sequence.rules is None:
+            return ""
+        if sequence.rules.num_logprobs is not None and num_logprobs < num_decided:
+            return "logprobs of its tokens"
+        scores = sequence.prompt_logprobs
+        if scores is not None and (position := scores.first_missing) is not None:
+            return f"logprobs of the prompt from position {position} on"
+        return ""
+
     def commit(
-        self, sequence_id: SequenceId, draft_tokens: Sequence[int], num_accepted: int, bonus: int
+        self,
+        sequence_id: SequenceId,
+        draft_tokens: Sequence[int],
+        num_accepted: int,
+        bonus: int,
+        logprobs: Sequence[TokenLogprobs] = (),
     ) -> Commit:
-        """Append what a round decided, cut at stop token, cap or stop string, and stream it."""
+        """Append what a round decided, cut at stop token, cap or stop string, and stream it.
+
+        `logprobs`: of the accepted tokens and the bonus token, if they are wanted.
+        """
         sequence = self._sequences[sequence_id]
-        sequence.num_rounds += 1
-        sequence.num_draft_tokens += len(draft_tokens)
-        sequence.num_accepted_tokens += num_accepted
-        if sequence.first_token is None:
-            sequence.first_token = self._clock()
         output = sequence.output
         shown = output.advance((*draft_tokens[:num_accepted], bonus))
+        num_committed = len(shown.tokens)
+        sequence.tally.note_round(len(draft_tokens), num_accepted, num_committed)
         sequence.log.extend(shown.tokens)
-        sequence.sink(Delta(shown.text, shown.tokens))
+        scores = _delivered(sequence)
+        sequence.sink(Delta(shown.text, shown.tokens, tuple(logprobs[:num_committed]), scores))
         if output.finish is not None:
             self._complete(sequence, output.finish)
-        return Commit(len(shown.tokens), is_finished=output.finish is not None)
+        return Commit(num_committed, is_finished=output.finish is not None)
+
+    # Ends
 
     def cancel(self, sequence_id: SequenceId) -> bool:
         """End a sequence because its caller went away; False if it had ended."""
-        return self._sequences.pop(sequence_id, None) is not None
+        return self._remove(sequence_id) is not None
 
     def fail(self, sequence_id: SequenceId, error: ExspecError) -> None:
         """End a sequence with an error; ignored if it had ended."""
-        sequence = self._sequences.pop(sequence_id, None)
+        sequence = self._remove(sequence_id)
         if sequence is not None:
             sequence.sink(Failed(error))
 
@@ -145,23 +198,30 @@ class Ledger:
         """Tokens committed so far, the resumed ones counted, the prompt not."""
         return self._sequences[sequence_id].num_generated_tokens
 
+    def _remove(self, sequence_id: SequenceId) -> _Sequence | None:
+        sequence = self._sequences.pop(sequence_id, None)
+        if sequence is not None:
+            self._on_wasted(sequence.tally.num_wasted)
+        return sequence
+
     def _complete(self, sequence: _Sequence, finish: FinishReason) -> None:
-        del self._sequences[sequence.spec.sequence_id]
-        now = self._clock()
-        started = now if sequence.started is None else sequence.started
-        first_token = now if sequence.first_token is None else sequence.first_token
+        self._remove(sequence.spec.sequence_id)
         completed = Completed(
             finish_reason=finish,
             usage=Usage(len(sequence.spec.prompt_tokens), sequence.num_generated_tokens),
-            speculation=SpeculationStats(
-                sequence.num_rounds, sequence.num_draft_tokens, sequence.num_accepted_tokens
-            ),
-            timings=RequestTimings(
-                queue_seconds=started - sequence.arrived,
-                time_to_first_token_seconds=first_token - sequence.arrived,
-                total_seconds=now - sequence.arrived,
-            ),
+            speculation=sequence.tally.stats(),
+            timings=sequence.tally.timings(),
             stop_string=sequence.output.stop_string,
         )
         self._on_completed(completed)
         sequence.sink(completed)
+
+
+def _delivered(sequence: _Sequence) -> tuple[TokenLogprobs, ...]:
+    """The prompt's logprobs, the first time tokens go out; no worker is asked for them again."""
+    scores, sequence.prompt_logprobs = sequence.prompt_logprobs, None
+    if scores is None or sequence.rules is None:
+        return ()
+    rest = replace(sequence.rules, num_prompt_logprobs=None)
+    sequence.rules = None if rest.is_plain else rest
+    return scores.take()

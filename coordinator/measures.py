@@ -56,6 +56,7 @@ class Measured:
     migrations: dict[Leaving, int]
     num_departures: int
     waiting_seconds: float
+    num_wasted_tokens: int
 
 
 class Measures:
@@ -72,6 +73,7 @@ class Measures:
         self._migrations = Counter[Leaving]()
         self._num_departures = 0
         self._waiting_seconds = 0.0
+        self._num_wasted_tokens = 0
 
     def note_completed(self, completed: Completed) -> None:
         """A request ended well."""
@@ -89,6 +91,10 @@ class Measures:
         """A round decided something for a row."""
         self._drafted[num_drafted] += 1
         self._accepted[num_accepted] += 1
+
+    def note_wasted(self, num_tokens: int) -> None:
+        """A sequence ended; so many proposals of draft workers had been made for it in vain."""
+        self._num_wasted_tokens += num_tokens
 
     def note_round(self, totals: Totals) -> None:
         """A round was added to the totals. What a counter has shown it never takes back."""
@@ -110,16 +116,17 @@ class Measures:
             self._request_latency.value,
             self._queue_time.value,
             dict(self._finished),
-            _reaching(self._drafted),
-            _reaching(self._accepted),
+            reaching(self._drafted),
+            reaching(self._accepted),
             dict(self._migrations),
             self._num_departures,
             self._waiting_seconds,
+            self._num_wasted_tokens,
         )
 
 
-def _reaching(rows_by_length: Counter[int]) -> tuple[int, ...]:
-    """For every place, the rows that are long enough to have a token there."""
-    longest = max(rows_by_length, default=0)
-    ending = (rows_by_length[length] for length in range(longest, 0, -1))
+def reaching(rounds_by_length: Counter[int]) -> tuple[int, ...]:
+    """For every place of a round, how many rounds are long enough to have a token there."""
+    longest = max(rounds_by_length, default=0)
+    ending = (rounds_by_length[length] for length in range(longest, 0, -1))
     return tuple(accumulate(ending))[::-1]

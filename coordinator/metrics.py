@@ -97,6 +97,11 @@ ACCEPTED_AT = counter(
     "Draft tokens accepted, by their place in the draft.",
     (*MODEL, "position"),
 )
+WASTED_TOKENS = counter(
+    "exspec_spec_wasted_tokens",
+    "Draft tokens that came from draft workers and were not committed: rejected, cut off, late, or "
+    "of lost requests; counted when a request ends.",
+)
 ROUND_SECONDS = counter(
     "exspec_round_seconds",
     "Where rounds' time went: draft, verify, align, worker (their overhead), network (gRPC, "
@@ -125,7 +130,15 @@ METRICS = (
     *(BUILD, READY, WORKERS, HEARTBEAT, MAX_WAITING, WAITING, RUNNING, REQUESTS, FAILURES),
     *(SUCCESSES, PROMPT_TOKENS, GENERATION_TOKENS, FIRST_TOKEN, OUTPUT_TOKEN, LATENCY, QUEUE_TIME),
     *(ROUNDS, ROW_ROUNDS, PLAIN_ROW_ROUNDS, DRAFT_TOKENS, ACCEPTED_TOKENS, DRAFTED_AT, ACCEPTED_AT),
-    *(ROUND_SECONDS, MOVED_ROWS, DRAFT_FAILURES, OVERDUE_DRAFTS, MIGRATIONS, DEPARTURES),
+    *(
+        WASTED_TOKENS,
+        ROUND_SECONDS,
+        MOVED_ROWS,
+        DRAFT_FAILURES,
+        OVERDUE_DRAFTS,
+        MIGRATIONS,
+        DEPARTURES,
+    ),
     *(PREDICTED, MEASURED),
 )
 """Everything the coordinator shows, in this order."""
@@ -189,6 +202,7 @@ def _speculation(pool: PoolFigures) -> Iterator[Sample]:
     yield Sample(ACCEPTED_TOKENS, model, totals.num_accepted_tokens)
     yield from per_position(DRAFTED_AT, model, measured.drafted_per_position)
     yield from per_position(ACCEPTED_AT, model, measured.accepted_per_position)
+    yield Sample(WASTED_TOKENS, model, measured.num_wasted_tokens)
     yield Sample(DRAFT_FAILURES, model, totals.num_draft_failures)
     yield Sample(OVERDUE_DRAFTS, model, totals.num_overdue_drafts)
     for leaving in Leaving:

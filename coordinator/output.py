@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from coordinator.text import TextStream
 from exspec.core.acceptance import FinishReason, cut_block
+from exspec.core.choosing import ChoiceRules
 from exspec.core.errors import InvalidRequestError
 from exspec.core.ids import SequenceId
 from exspec.core.stopping import StopStringMatcher
@@ -22,7 +23,9 @@ from exspec.core.stopping import StopStringMatcher
 class SequenceSpec:
     """What a sequence starts from. `max_length` bounds prompt and generated tokens together.
 
-    `resumed_tokens` were generated before, and the client has them.
+    `resumed_tokens` were generated before, and the client has them. `rules` None: the best logit
+    wins. Nothing but `max_length` ends it within the first `min_tokens` generated tokens; a stop
+    string belongs to the text if `is_stop_included`.
     """
 
     sequence_id: SequenceId
@@ -31,6 +34,9 @@ class SequenceSpec:
     stop_token_ids: frozenset[int]
     stop: tuple[str, ...]
     resumed_tokens: tuple[int, ...] = ()
+    rules: ChoiceRules | None = None
+    min_tokens: int = 0
+    is_stop_included: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class Output:
     def __init__(self, spec: SequenceSpec, stream: TextStream) -> None:
         self._spec = spec
         self._stream = stream
-        self._matcher = StopStringMatcher(spec.stop)
+        self._matcher = StopStringMatcher(spec.stop, is_included=spec.is_stop_included)
         self._length = len(spec.prompt_tokens)
         self.finish: FinishReason | None = None
         """Why the sequence has ended; None while it goes on."""
@@ -77,14 +83,17 @@ class Output:
         Text is given out token by token: what could be part of a character or of a stop string
         is held back, and given out with the token that settles it, or with the last one.
         """
+        num_unstoppable = self._num_unstoppable
         block = cut_block(
             tokens,
             stop_token_ids=self._spec.stop_token_ids,
             num_remaining=self._spec.max_length - self._length,
+            num_unstoppable=num_unstoppable,
         )
         pieces: list[str] = []
-        for token in block.tokens:
-            pieces.append(self._matcher.push(self._stream.push(token)))
+        for index, token in enumerate(block.tokens):
+            take = self._matcher.pass_by if index < num_unstoppable else self._matcher.push
+            pieces.append(take(self._stream.push(token)))
             if self._matcher.matched is not None:
                 break
         taken = block.tokens[: len(pieces)]
@@ -96,9 +105,17 @@ class Output:
             self.finish = FinishReason.STOP_STRING
         return Shown(taken, "".join(pieces))
 
+    @property
+    def _num_unstoppable(self) -> int:
+        """How many more tokens there must be before one may end the sequence."""
+        num_generated = self._length - len(self._spec.prompt_tokens)
+        return max(0, self._spec.min_tokens - num_generated)
+
     def _held_back(self) -> str:
         """At the end, the text held back so far; nothing follows a stop string."""
         if self._matcher.matched is not None:
             return ""
-        text = self._matcher.push(self._stream.flush())
+        is_early = self._length - len(self._spec.prompt_tokens) <= self._spec.min_tokens
+        take = self._matcher.pass_by if is_early else self._matcher.push
+        text = take(self._stream.flush())
         return text if self._matcher.matched is not None else text + self._matcher.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc.aio
 
@@ -23,6 +23,7 @@ from coordinator.service import GenerationService, ServiceLimits
 from coordinator.servicer import AdminServicer, GenerationServicer, RegistryServicer
 from coordinator.settings import CoordinatorSettings
 from coordinator.traces import Traces
+from exspec.core.models import GenerationDefaults
 from exspec.runtime.clock import Clock
 from exspec.v1 import generation_pb2_grpc, registry_pb2_grpc
 from exspec.wire.tls import TlsConfig
@@ -113,6 +114,8 @@ def _pool(
     traces: Traces | None,
 ) -> Pool:
     """A pool for a model that was not served before."""
+    if settings.generation_config == "none":
+        model = replace(model, facts=replace(model.facts, generation=GenerationDefaults()))
     scheduler = Scheduler(
         POLICIES[settings.policy](),
         settings.scheduler_limits,
@@ -122,6 +125,7 @@ def _pool(
     stream = None if traces is None else traces.open(model.facts.name)
     recorder = None if stream is None else Recorder(scheduler, stream)
     timing = Timing(clock, asyncio.get_running_loop().call_later)
-    ledger = Ledger(clock, accounting.measures.note_completed)
+    measures = accounting.measures
+    ledger = Ledger(clock, measures.note_completed, measures.note_wasted)
     driver = Driver(scheduler, ledger, accounting, registry, timing, recorder)
     return Pool(model, driver, accounting)

@@ -6,8 +6,16 @@ Every function here reads and raises `ProtocolError`; none changes anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
-from exspec.core.errors import ExspecError, InternalError, PeerError, ProtocolError
+from exspec.core.errors import (
+    ExspecError,
+    InternalError,
+    InvalidRequestError,
+    PeerError,
+    ProtocolError,
+)
+from exspec.core.params import SamplingParams
 from exspec.core.rounds import (
     DraftBatch,
     DraftEntry,
@@ -19,6 +27,8 @@ from exspec.core.rounds import (
     VerifyReply,
     VerifyResult,
 )
+
+_FIELDS = frozenset(field.name for field in fields(SamplingParams)) | {"sampling"}
 
 MAX_FAILURES = 5
 """Failed verifies in a row after which a sequence is given up."""
@@ -50,18 +60,31 @@ def believed_length(result: DraftResult | VerifyResult) -> int:
     return 0
 
 
-def fatal_error(result: VerifyResult, num_failures: int) -> ExspecError | None:
+def fatal_error(
+    result: VerifyResult, num_failures: int, *, has_rules: bool = False
+) -> ExspecError | None:
     """What ends a sequence whose verify came to this, after so many failures in a row before it.
 
-    None: it goes on. Lack of room is no failure: the sequence goes elsewhere, or waits.
+    None: it goes on. Lack of room is no failure: the sequence goes elsewhere, or waits. What a
+    target cannot serve because of the sequence's rules is the request's fault, else it is ours.
     """
     if result.status is EntryStatus.INVALID:
+        fields = _fields_of(result.detail) if has_rules else ()
+        if fields:
+            return InvalidRequestError(result.detail, field=fields[0])
         return InternalError(f"the target refused its input: {result.detail}")
     if result.status in (EntryStatus.OK, EntryStatus.NO_CAPACITY):
         return None
     if num_failures + 1 < MAX_FAILURES:
         return None
     return PeerError(f"{MAX_FAILURES} passes failed in a row: {result.detail}")
+
+
+def _fields_of(detail: str) -> tuple[str, ...]:
+    """The request's fields a detail begins with: "field, field: what is wrong"."""
+    listed, colon, _ = detail.partition(": ")
+    names = tuple(listed.split(", "))
+    return names if colon and set(names) <= _FIELDS else ()
 
 
 def _check_keys(
@@ -78,6 +101,21 @@ def _check_decision(entry: VerifyEntry, result: VerifyResult) -> None:
         )
     if (result.bonus_token is None) is not entry.is_prefill:
         raise ProtocolError("a verified row needs a bonus token, a prefill chunk has none")
+    decided = (*entry.draft_tokens[: result.num_accepted], result.bonus_token)
+    if result.logprobs and tuple(one.token_id for one in result.logprobs) != decided:
+        raise ProtocolError("logprobs are not of the tokens that were decided")
+    _check_prompt_logprobs(entry, result)
+
+
+def _check_prompt_logprobs(entry: VerifyEntry, result: VerifyResult) -> None:
+    """They are of tokens that follow others of the entry."""
+    if not result.prompt_logprobs:
+        return
+    follows = entry.tokens if entry.next_token is None else (*entry.tokens, entry.next_token)
+    start = result.prompt_start - entry.start
+    scored = tuple(one.token_id for one in result.prompt_logprobs)
+    if start < 1 or follows[start : start + len(scored)] != scored:
+        raise ProtocolError("logprobs of the prompt are not of its tokens")
 
 
 def _check_length(

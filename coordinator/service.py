@@ -10,6 +10,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from coordinator.admission import Admitted, admit
@@ -20,6 +21,7 @@ from coordinator.pools import Pool, Pools
 from coordinator.registry import WorkerRegistry
 from coordinator.scheduler.events import SequenceArrived
 from coordinator.scheduler.rows import Phase
+from coordinator.structured import check_grammar
 from exspec.core.errors import (
     ExspecError,
     QueueFullError,
@@ -65,6 +67,7 @@ class GenerationService:
         self._places = ClientPlaces(limits.max_client_requests)
         self._stranded_since: dict[SequenceId, float] = {}
         self._target_changed = asyncio.Event()
+        self._grammar_threads = ThreadPoolExecutor(4, "grammars")
 
     @contextlib.contextmanager
     def places(self, caller: Caller, num: int) -> Generator[Places]:
@@ -187,9 +190,17 @@ class GenerationService:
                 admitted = await asyncio.to_thread(
                     admit, request, pool.model, context_length, sequence_id
                 )
+                await self._check_grammar(request)
                 return pool, admitted
         except TimeoutError as error:
             raise deadline_error() from error
+
+    async def _check_grammar(self, request: GenerationRequest) -> None:
+        """On threads of its own: a grammar may take seconds, and others' prompts do not wait."""
+        grammar = request.sampling.structured
+        if grammar is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._grammar_threads, check_grammar, grammar)
 
     async def _stream(
         self,

@@ -7,21 +7,23 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncGenerator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from google.protobuf.message import Message
 
-from coordinator.admission import check_ids
 from coordinator.callers import Caller, Places
 from coordinator.cluster_view import ClusterView
 from coordinator.delivery import merge, write
 from coordinator.members import HeartbeatAnswer, PoolLimits
 from coordinator.pools import Pools
 from coordinator.registry import WorkerRegistry
+from coordinator.rules import check_ids
 from coordinator.service import GenerationService
+from exspec.core.choosing import derive_seed
 from exspec.core.errors import ExspecError, InternalError
 from exspec.core.generation import BatchEvent, Failed, GenerationRequest
 from exspec.core.ids import WorkerId
+from exspec.core.params import SEED_BOUND
 from exspec.v1 import (
     generation_pb2,
     generation_pb2_grpc,
@@ -37,6 +39,14 @@ from exspec.wire.server import Context
 logger = logging.getLogger(__name__)
 
 HEARTBEATS_PER_LEASE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a sequence of a batch has with the others: a turn in the queue, and seeds of a kind."""
+
+    group: str
+    drawn_seed: int
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
@@ -63,13 +73,22 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def GenerateBatch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, request: generation_pb2.GenerateBatchRequest, context: Context
     ) -> None:
-        """Several prompts; their events as they come. In the queue they are one group."""
+        """Several sequences; their events as they come. In the queue they are one group."""
         convert.check_batch(request)
         caller = self._caller(context)
+        drawn = secrets.randbelow(SEED_BOUND)
         group = request.request_id or f"batch-{secrets.token_hex(8)}"
-        with self._service.places(caller, len(request.prompts)) as places:
-            items = (convert.batch_item(request, i) for i in range(len(request.prompts)))
-            streams = [self._item_events(item, group, caller, places) for item in items]
+        number = convert.num_sequences(request)
+        with self._service.places(caller, number) as places:
+            streams = [
+                self._item_events(
+                    convert.batch_item(request, index),
+                    _Share(group, derive_seed(drawn, index)),
+                    caller,
+                    places,
+                )
+                for index in range(number)
+            ]
             events = merge(streams)
             async with contextlib.aclosing(events):
                 async for index, event in events:
@@ -114,13 +133,13 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def _item_events(
         self,
         request: generation_pb2.GenerateRequest,
-        group: str,
+        share: _Share,
         caller: Caller,
         places: Places,
     ) -> AsyncGenerator[BatchEvent, None]:
         """One prompt of a batch; its failure is an event of its own."""
         try:
-            item = replace(_checked(request), group=group)
+            item = replace(_checked(request), group=share.group, drawn_seed=share.drawn_seed)
             events = self._service.generate(item, caller)
             async with contextlib.aclosing(events):
                 async for event in events:

@@ -64,6 +64,11 @@ class CoordinatorSettings(ServiceSettings):
         description=f"Draft tokens per row and round, unless a request gives its own number: "
         f"{rules.HELP}.",
     )
+    generation_config: Literal["auto", "none"] = Field(
+        "auto",
+        description="What decides parameters that a request leaves out: auto: the model's "
+        "generation_config.json; none: nothing, decoding is greedy then.",
+    )
     max_prefill_tokens: int = Field(
         512,
         ge=1,

@@ -65,6 +65,20 @@ class TextCodec:
         """Text of token ids, special tokens left out."""
         return self._require_tokenizer().decode(list(token_ids), skip_special_tokens=True)
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is any text, or token ids only."""
+        return self._tokenizer is not None
+
+    def encode_piece(self, text: str) -> tuple[int, ...]:
+        """Token ids of a piece of text, as it would be within a longer one; may be empty.
+
+        Raises:
+            InvalidRequestError: no tokenizer.
+        """
+        (encoding,) = self._require_tokenizer().encode_batch_fast([text], add_special_tokens=False)
+        return tuple(cast("list[int]", encoding.ids))
+
     def open_stream(self) -> TextStream:
         """Incremental decoding of one sequence; yields no text if there is no tokenizer."""
         return TextStream(self._tokenizer)

@@ -125,10 +125,11 @@ class DraftRole:
                 shortest=settings.ngram_min,
             )
         from draft_worker.model_proposer import ModelProposer
+        from draft_worker.rules import SampleMethod
         from exspec.engine.worker_model import load_worker_model
 
         _loaded, self._runner = load_worker_model(settings, _order(settings, self._place))
-        return ModelProposer(self._runner)
+        return ModelProposer(self._runner, SampleMethod(settings.draft_sample_method))
 
 
 def _order(settings: DraftSettings, place: RankPlace | None) -> ModelOrder:

@@ -8,11 +8,16 @@ are fed. Pure; when there is time for a step is the servicer's business, the ste
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from draft_worker.proposer import ProposalRow, Proposals
 from exspec.core.acceptance import common_prefix_length
+from exspec.core.choosing import ChoiceRules
 from exspec.core.ids import SequenceId
 from exspec.core.sessions import Feed
+
+if TYPE_CHECKING:
+    from exspec.engine.choosing.choosing import Choosing
 
 
 @dataclass(slots=True)
@@ -31,12 +36,14 @@ class _Lead:
     """Drafting ahead ends at this many tokens."""
     first_ahead: int
     """From here on the tokens were drafted ahead and have not been proposed."""
+    choosing: Choosing | None
+    """What the choices after the log were made by."""
 
     def row(self, num_draft_tokens: int) -> ProposalRow:
         """Feed what is known and not fed, and go on."""
         tokens = tuple(self.tokens)
         feed = Feed(self.slot, self.num_fed, tokens[self.num_fed :])
-        return ProposalRow(feed, tokens, num_draft_tokens)
+        return ProposalRow(feed, tokens, num_draft_tokens, self.choosing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,8 @@ class AheadDrafts:
         lead = self._leads.get(sequence_id)
         if lead is None:
             tokens = list(row.log)
-            lead = _Lead(row.feed.slot, tokens, row.feed.start, len(tokens), len(tokens))
+            num_known = len(tokens)
+            lead = _Lead(row.feed.slot, tokens, row.feed.start, num_known, num_known, row.choosing)
             self._leads[sequence_id] = lead
         self._reconcile(lead, row)
         num_known = len(lead.tokens) - len(row.log)
@@ -106,7 +114,7 @@ class AheadDrafts:
         num_used = min(end, len(lead.tokens)) - max(drafted.end, lead.first_ahead)
         self.num_proposed += max(0, num_used)
         lead.tokens += drafted.new_tokens
-        lead.num_fed = drafted.num_fed
+        lead.num_fed = min(drafted.num_fed, len(lead.tokens) - 1)
         lead.first_ahead = max(end, lead.first_ahead)
         # The last token is not fed, so what is known may be one longer than the slot.
         lead.num_wanted = min(end + self.num_ahead, self._capacity + 1)
@@ -116,7 +124,7 @@ class AheadDrafts:
         return {name: lead.row(1) for name, lead in self._leads.items() if _has_room(lead)}
 
     def advance(self, names: list[SequenceId], proposals: Proposals) -> None:
-        """A step is done; a row that got no token (its numbers are not finite) takes no more."""
+        """A step is done; a row that got no token (see `Proposals`) takes no more."""
         for name, tokens in zip(names, proposals.tokens, strict=True):
             lead = self._leads[name]
             if not tokens:
@@ -133,17 +141,26 @@ class AheadDrafts:
             self.num_wasted += max(0, len(lead.tokens) - lead.first_ahead)
 
     def _reconcile(self, lead: _Lead, row: ProposalRow) -> None:
-        """Keep the longest common prefix with the row's log, and all if that is the whole log."""
+        """Keep the longest common prefix with the row's log, and all if that is the whole log.
+
+        Not what other rules than the row's had chosen after it.
+        """
         # The session found the tokens before `start` equal, and a lead begins as its session does.
         start = row.feed.start
         num_kept = start + common_prefix_length(lead.tokens[start:], row.log[start:])
-        if num_kept == len(row.log):
+        is_as_chosen = _rules_of(lead.choosing) == _rules_of(row.choosing)
+        lead.choosing = row.choosing
+        if num_kept == len(row.log) and is_as_chosen:
             return
         self.num_wasted += max(0, len(lead.tokens) - max(num_kept, lead.first_ahead))
         lead.tokens = list(row.log)
-        lead.num_fed = min(lead.num_fed, num_kept)
+        lead.num_fed = min(lead.num_fed, num_kept, len(row.log) - 1)
         lead.first_ahead = len(row.log)
 
 
 def _has_room(lead: _Lead) -> bool:
     return len(lead.tokens) < lead.num_wanted
+
+
+def _rules_of(choosing: Choosing | None) -> ChoiceRules | None:
+    return None if choosing is None else choosing.rules

@@ -21,6 +21,7 @@ from exspec.core.rounds import (
     EntryStatus,
     PassTimings,
 )
+from exspec.core.session_rules import SessionRules
 from exspec.core.sessions import Feed, Refusal, Repeat, SessionTable
 from exspec.runtime.clock import Clock
 
@@ -38,6 +39,7 @@ class Drafter:
         self._clock = clock
         self._orphan_seconds = orphan_seconds
         self._sessions = SessionTable[DraftResult](proposer.num_slots)
+        self._rules = SessionRules(proposer.open_choosing)
         self.ahead = AheadDrafts(num_ahead, proposer.capacity)
         """For reading."""
 
@@ -92,6 +94,24 @@ class Drafter:
             self._forget(sequence_id)
 
     def _prepare(self, entry: DraftEntry, now: float) -> ProposalRow | DraftResult:
+        refused = self._refused(entry)
+        if refused is not None:
+            return refused
+        match self._sessions.admit(entry.key, entry.start, entry.tokens, now=now):
+            case Refusal(status, kv_length, detail):
+                return DraftResult(entry.key, status, kv_length, detail=detail)
+            case Repeat(result):
+                return result
+            case Feed() as feed:
+                row = self._row(entry, feed)
+                if not entry.num_draft_tokens:
+                    self.ahead.drop(entry.key.sequence_id)
+                    return row
+                row = self.ahead.resume(entry.key.sequence_id, row)
+                is_known = not row.num_draft_tokens
+                return self._answer(entry, row, (), row.feed.start) if is_known else row
+
+    def _refused(self, entry: DraftEntry) -> DraftResult | None:
         if entry.end > self._proposer.capacity:
             detail = f"{entry.end} tokens, the draft's context is {self._proposer.capacity}"
             return DraftResult(entry.key, EntryStatus.NO_CAPACITY, 0, detail=detail)
@@ -99,21 +119,20 @@ class Drafter:
         if unknown:
             detail = f"token id {unknown[0]} is outside the draft's vocabulary"
             return DraftResult(entry.key, EntryStatus.INVALID, 0, detail=detail)
-        match self._sessions.admit(entry.key, entry.start, entry.tokens, now=now):
-            case Refusal(status, kv_length, detail):
-                return DraftResult(entry.key, status, kv_length, detail=detail)
-            case Repeat(result):
-                return result
-            case Feed() as feed:
-                # The last proposal is not fed, so K proposals need K - 1 more positions.
-                room = self._proposer.capacity - entry.end + 1
-                log = self._sessions.held_tokens(entry.key.sequence_id)
-                row = ProposalRow(feed, log, min(entry.num_draft_tokens, room))
-                if not entry.num_draft_tokens:
-                    self.ahead.drop(entry.key.sequence_id)
-                    return row
-                row = self.ahead.resume(entry.key.sequence_id, row)
-                return row if row.num_draft_tokens else self._answer(entry, row, ())
+        return None
+
+    def _row(self, entry: DraftEntry, feed: Feed) -> ProposalRow:
+        sequence_id = entry.key.sequence_id
+        ready = self._rules.of(entry)
+        self._rules.keep(sequence_id, ready)
+        # The last proposal is not fed, so K proposals need K - 1 more positions.
+        room = self._proposer.capacity - entry.end + 1
+        return ProposalRow(
+            feed,
+            self._sessions.held_tokens(sequence_id),
+            min(entry.num_draft_tokens, room),
+            None if ready is None else ready.choosing,
+        )
 
     def _propose(self, rows: list[ProposalRow]) -> Proposals | None:
         if not rows:
@@ -129,11 +148,13 @@ class Drafter:
     ) -> DraftResult:
         if proposals is None:
             return self._failed(entry, "the pass failed")
-        if index in proposals.failed_rows and len(row.log) == entry.end:
+        is_fed = index not in proposals.failed_rows
+        if not is_fed and len(row.log) == entry.end:
             return self._failed(entry, "the draft's logits are not finite")
         if not entry.num_draft_tokens:
             return self._fed(entry)
-        return self._answer(entry, row, proposals.tokens[index], proposals.num_fed[index])
+        num_held = len(row.log) + proposals.num_fed[index] if is_fed else row.feed.start
+        return self._answer(entry, row, proposals.tokens[index], num_held)
 
     def _fed(self, entry: DraftEntry) -> DraftResult:
         result = DraftResult(entry.key, EntryStatus.OK, entry.end)
@@ -141,12 +162,11 @@ class Drafter:
         return result
 
     def _answer(
-        self, entry: DraftEntry, row: ProposalRow, new_tokens: tuple[int, ...], num_fed: int = 0
+        self, entry: DraftEntry, row: ProposalRow, new_tokens: tuple[int, ...], num_held: int
     ) -> DraftResult:
         """Propose what was known beyond the entry's log, then the new tokens."""
         known = (*row.log, *new_tokens)
         tokens = known[entry.end : entry.end + entry.num_draft_tokens]
-        num_held = len(row.log) + num_fed if new_tokens else row.feed.start
         result = DraftResult(entry.key, EntryStatus.OK, entry.end, tokens)
         # Without drafting ahead the last proposal is never held, and so it is with it: the session
         # does not depend on what was done between batches.
@@ -162,6 +182,7 @@ class Drafter:
 
     def _forget(self, sequence_id: SequenceId) -> None:
         self.ahead.drop(sequence_id)
+        self._rules.drop(sequence_id)
         slot = self._sessions.forget(sequence_id)
         if slot is not None:
             self._proposer.release(slot)

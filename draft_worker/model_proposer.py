@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+from typing import TYPE_CHECKING
+
 from draft_worker.proposer import ProposalRow, Proposals
+from draft_worker.rules import SampleMethod, draft_rules, ever_fewer
+from exspec.core.choosing import ChoiceRules
+from exspec.core.errors import CallerError, InvalidRequestError
 from exspec.engine.rows import PassRunner, RowInput
+
+if TYPE_CHECKING:
+    from exspec.engine.choosing.choosing import Choosing
+
+logger = logging.getLogger(__name__)
 
 
 class ModelProposer:
-    """Greedy proposals of a draft model that keeps its own KV across rounds."""
+    """Proposals of a draft model that keeps its own KV across rounds."""
 
-    def __init__(self, runner: PassRunner) -> None:
+    def __init__(self, runner: PassRunner, method: SampleMethod = SampleMethod.SHARED) -> None:
         self._runner = runner
+        self._method = method
+        self._told = set[str]()
         self.vocab_size = runner.facts.vocab_size
         self.num_slots = runner.num_slots
         self.capacity = runner.capacity
@@ -19,10 +32,30 @@ class ModelProposer:
         """Forget a slot's KV."""
         self._runner.release(slot)
 
+    def open_choosing(self, rules: ChoiceRules) -> Choosing | None:
+        """See `Proposer`; a field that could not be followed is logged, the first time."""
+        for fewer in ever_fewer(draft_rules(rules, self._method), self.vocab_size):
+            if fewer.is_plain:
+                return None
+            try:
+                return self._runner.open_choosing(fewer)
+            except CallerError as error:
+                self._tell(error)
+            except Exception:  # whatever it was, drafts may be made without
+                logger.exception("draft.rules_failed")
+        return None
+
+    def _tell(self, error: CallerError) -> None:
+        field = error.field if isinstance(error, InvalidRequestError) else ""
+        if field not in self._told:
+            self._told.add(field)
+            logger.warning("draft.rules_not_followed field=%s reason=%.200s", field, error)
+
     def propose(self, rows: list[ProposalRow]) -> Proposals:
         """The first pass feeds what the rows lack; every later one feeds the token before.
 
-        A row ends early at a token the model gives no finite numbers for.
+        A row ends early at a token the model gives no finite numbers for, or where its rules leave
+        no token.
         """
         drafted: list[list[int]] = [[] for _ in rows]
         failed = set[int]()
@@ -56,8 +89,11 @@ def _takes_part(row: ProposalRow, drafted: list[int], step: int) -> bool:
 
 
 def _row_input(row: ProposalRow, drafted: list[int]) -> RowInput:
-    if not drafted:
+    if drafted:
+        start, tokens, num_choices = len(row.log) + len(drafted) - 1, (drafted[-1],), 1
+    else:
+        start, tokens = row.feed.start, row.feed.tokens
         num_choices = min(1, row.num_draft_tokens)
-        return RowInput(row.feed.slot, row.feed.start, row.feed.tokens, num_choices)
-    start = len(row.log) + len(drafted) - 1
-    return RowInput(row.feed.slot, start, (drafted[-1],), num_choices=1)
+    needs_history = row.choosing is not None and row.choosing.rules.needs_history
+    history = (*row.log, *drafted)[:start] if needs_history else ()
+    return RowInput(row.feed.slot, start, tokens, num_choices, row.choosing, history)

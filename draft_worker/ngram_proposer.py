@@ -6,6 +6,7 @@ Prompt look-up decoding (Saxena 2023): cheap, and good where the answer repeats 
 from __future__ import annotations
 
 from draft_worker.proposer import ProposalRow, Proposals
+from exspec.core.choosing import ChoiceRules
 
 NGRAM_CAPACITY = 1 << 20
 NGRAM_VOCAB_SIZE = 1 << 32
@@ -24,6 +25,9 @@ class NgramProposer:
 
     def release(self, slot: int) -> None:
         """Nothing is kept besides the log itself."""
+
+    def open_choosing(self, rules: ChoiceRules) -> None:
+        """What occurred before is proposed, whatever the rules."""
 
     def propose(self, rows: list[ProposalRow]) -> Proposals:
         """Rows whose last tokens did not occur before get no proposals."""

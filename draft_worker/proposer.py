@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from exspec.core.choosing import ChoiceRules
 from exspec.core.sessions import Feed
+
+if TYPE_CHECKING:
+    from exspec.engine.choosing.choosing import Choosing
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,19 +17,21 @@ class ProposalRow:
     """A sequence: feed `feed.tokens`, then propose up to `num_draft_tokens` (0: feed only).
 
     `log` is everything the proposals continue, `feed.tokens` included: the committed log, and what
-    was drafted beyond it before, if anything.
+    was drafted beyond it before, if anything. `choosing` is how proposals are made; None: greedily.
     """
 
     feed: Feed
     log: tuple[int, ...]
     num_draft_tokens: int
+    choosing: Choosing | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
     """One list per row. The last proposed token of a row was not fed; `num_fed` counts the rest.
 
-    Of `failed_rows` not even `feed.tokens` could be fed: what was held before still is.
+    A row may get fewer than it wanted, or none: its rules leave no token, or there are no finite
+    numbers. Of `failed_rows` not even `feed.tokens` could be fed: what was held before still is.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -46,6 +52,10 @@ class Proposer(Protocol):
     @property
     def vocab_size(self) -> int:
         """Ids it knows are below this."""
+        ...
+
+    def open_choosing(self, rules: ChoiceRules) -> Choosing | None:
+        """Make a request's rules ready, as far as they can be followed. Never raises."""
         ...
 
     def propose(self, rows: list[ProposalRow]) -> Proposals: ...

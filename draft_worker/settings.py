@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -44,6 +46,14 @@ class DraftSettings(ModelWorkerSettings):
         "are accepted; 0: none. With one more than is proposed in a round, a right guess leaves "
         "nothing to do. For a draft on a processor of its own: on one shared with a target it "
         "takes time from the target. Not for ngram.",
+    )
+
+    draft_sample_method: Literal["shared", "greedy"] = Field(
+        "shared",
+        description="How to draft for requests that sample: shared draws with the noise the target "
+        "will draw with, so that drafts are accepted about as often as greedy ones; greedy takes "
+        "the likeliest token, and is accepted the less the higher the temperature. The output is "
+        "the same. The n-gram draft looks tokens up either way.",
     )
 
     @field_validator("model")

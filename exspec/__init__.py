@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         AsyncBatchStream,
         AsyncClient,
         AsyncGenerationStream,
+        BatchResult,
         BatchStream,
         Client,
         GenerationResult,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         Tokenization,
     )
     from exspec.core.acceptance import FinishReason
+    from exspec.core.choosing import TokenLogprobs
     from exspec.core.errors import (
         AuthenticationError,
         CallerError,
@@ -55,6 +57,7 @@ __all__ = [
     "AsyncClient",
     "AsyncGenerationStream",
     "AuthenticationError",
+    "BatchResult",
     "BatchStream",
     "CallerError",
     "CapacityError",
@@ -83,6 +86,7 @@ __all__ = [
     "SlowReaderError",
     "Started",
     "TlsConfig",
+    "TokenLogprobs",
     "Tokenization",
     "TooManyRequestsError",
     "UnavailableError",
@@ -93,6 +97,7 @@ __all__ = [
 
 _VALUES = {
     "FinishReason": "exspec.core.acceptance",
+    "TokenLogprobs": "exspec.core.choosing",
     **dict.fromkeys(
         ("ChatMessage", "Completed", "Delta", "Failed", "Started"), "exspec.core.generation"
     ),

@@ -44,6 +44,8 @@ class ClusterPlan:
     batch_size: int | None = None
     window_size: int | None = None
     num_speculative_tokens: int | str | None = None
+    generation_config: str | None = None
+    draft_sample_method: str | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     kv_layout: str = "slots"
@@ -72,6 +74,7 @@ class ClusterPlan:
             "--window-size": self.window_size,
             "--batch-size": self._rows(),
             "--num-speculative-tokens": self.num_speculative_tokens,
+            "--generation-config": self.generation_config,
             **self._service_flags(port_file),
             **_ONE_OPEN_PORT,
         }
@@ -91,6 +94,7 @@ class ClusterPlan:
             "--dtype": self.dtype,
             "--device": self.device,
             "--num-threads": self._threads(self.num_targets if is_target else self.num_drafts),
+            "--draft-sample-method": None if is_target else self.draft_sample_method,
             **self._service_flags(port_file),
         }
         own_flags = self.target_flags if is_target else self.draft_flags

@@ -8,14 +8,13 @@ def status(connect: Connect, …): …
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from exspec.cli.bundles import bundled
 from exspec.cli.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-PARAMETER = "connect"
+_PANEL = "Connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +69,22 @@ class Connect:
 
 def connects(command: Callable[..., R]) -> Callable[..., R]:
     """A command with the options of `_options`; it gets them together as `connect`."""
-    options = inspect.signature(_options, eval_str=True).parameters
-    own = inspect.signature(command, eval_str=True)
-
-    @functools.wraps(command)
-    def connected(**given: Any) -> R:  # noqa: ANN401 - whatever the command takes
-        answers = {name: given.pop(name) for name in options}
-        return command(**{PARAMETER: _options(**answers)}, **given)
-
-    kept = [parameter for name, parameter in own.parameters.items() if name != PARAMETER]
-    signature = own.replace(parameters=[*kept, *options.values()])
-    hints = get_type_hints(command, include_extras=True)
-    hints.pop(PARAMETER, None)
-    connected.__annotations__ = hints | get_type_hints(_options, include_extras=True)
-    connected.__annotations__["return"] = hints.get("return")
-    connected.__signature__ = signature  # type: ignore[attr-defined]
-    return connected
+    return bundled("connect", _options)(command)
 
 
 def _options(
     *,
     address: Annotated[
-        str, typer.Option(envvar="EXSPEC_ADDRESS", help="host:port of the coordinator.")
+        str,
+        typer.Option(
+            envvar="EXSPEC_ADDRESS", rich_help_panel=_PANEL, help="host:port of the coordinator."
+        ),
     ] = DEFAULT_ADDRESS,
     api_key: Annotated[
         str,
         typer.Option(
             envvar="EXSPEC_API_KEY",
+            rich_help_panel=_PANEL,
             help="API key. Others on this machine see command lines: better in the environment.",
         ),
     ] = "",
@@ -105,26 +93,37 @@ def _options(
         typer.Option(
             "--tls",
             envvar="EXSPEC_TLS",
+            rich_help_panel=_PANEL,
             help="Speak TLS and trust the system's authorities; the options below imply it.",
         ),
     ] = False,
     ssl_ca_certs: Annotated[
         str,
         typer.Option(
-            envvar="EXSPEC_SSL_CA_CERTS", help="PEM file with the authority to trust instead."
+            envvar="EXSPEC_SSL_CA_CERTS",
+            rich_help_panel=_PANEL,
+            help="PEM file with the authority to trust instead.",
         ),
     ] = "",
     ssl_certfile: Annotated[
         str,
-        typer.Option(envvar="EXSPEC_SSL_CERTFILE", help="PEM file with a certificate to show."),
+        typer.Option(
+            envvar="EXSPEC_SSL_CERTFILE",
+            rich_help_panel=_PANEL,
+            help="PEM file with a certificate to show.",
+        ),
     ] = "",
     ssl_keyfile: Annotated[
-        str, typer.Option(envvar="EXSPEC_SSL_KEYFILE", help="PEM file with its key.")
+        str,
+        typer.Option(
+            envvar="EXSPEC_SSL_KEYFILE", rich_help_panel=_PANEL, help="PEM file with its key."
+        ),
     ] = "",
     ssl_server_name: Annotated[
         str,
         typer.Option(
             envvar="EXSPEC_SSL_SERVER_NAME",
+            rich_help_panel=_PANEL,
             help="Name the server's certificate must be for, e.g. worker.exspec.internal. "
             "Default: the address's.",
         ),

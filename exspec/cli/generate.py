@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from exspec.cli.common import AsJson, print_json, tells_errors
+from exspec.cli.common import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    AsJson,
+    describe,
+    print_json,
+    tells_errors,
+)
 from exspec.cli.connect import Connect, connects
+from exspec.cli.generation_report import as_json as all_of
+from exspec.cli.generation_report import figures, logprobs_table, token_ids_of
+from exspec.cli.sampling_options import LENGTH, Sampling, samples
+from exspec.core.errors import CallerError, ExspecError
 
 if TYPE_CHECKING:
-    from exspec.client import GenerateOptions, GenerationResult, GenerationStream
+    from exspec.client import Client, GenerateOptions, GenerationResult, GenerationStream
     from exspec.core.generation import ChatMessage
 
 
@@ -21,10 +33,17 @@ Chat = Annotated[
 ]
 System = Annotated[str, typer.Option(help="System message, with --chat.")]
 MaxTokens = Annotated[
-    int | None, typer.Option(help="Most tokens to generate. Default: 256, if they fit.")
+    int | None,
+    typer.Option(
+        rich_help_panel=LENGTH, help="Most tokens to generate. Default: 256, if they fit."
+    ),
 ]
 Stop = Annotated[
-    list[str] | None, typer.Option(help="String that ends the text; may be given again.")
+    list[str] | None,
+    typer.Option(rich_help_panel=LENGTH, help="String that ends the text; may be given again."),
+]
+Number = Annotated[
+    int, typer.Option("--n", metavar="N", help="So many texts, each with a seed of its own.")
 ]
 Speculation = Annotated[
     int | None,
@@ -38,13 +57,16 @@ Stream = Annotated[bool, typer.Option("--stream/--no-stream", help="Print the te
 
 @tells_errors
 @connects
+@samples
 def generate(
     connect: Connect,
+    sampling: Sampling,
     prompt: PromptText,
     chat: Chat = True,
     system: System = "",
     max_tokens: MaxTokens = None,
     stop: Stop = None,
+    n: Number = 1,
     num_speculative_tokens: Speculation = None,
     priority: Priority = 0,
     model: Model = "",
@@ -54,39 +76,63 @@ def generate(
 ) -> None:
     """Generate text. What is generated never depends on how far one speculates."""
     text = sys.stdin.read() if prompt == "-" else prompt
-    options: GenerateOptions = {
+    asked = _messages(text, system) if chat else text
+    own: GenerateOptions = {
         "max_tokens": max_tokens,
-        "stop": stop or (),
+        "stop": stop,
         "num_speculative_tokens": num_speculative_tokens,
         "priority": priority,
         "model": model,
         "timeout": timeout,
     }
-    with (
-        connect.client() as client,
-        client.stream(_messages(text, system) if chat else text, **options) as events,
-    ):
-        result = _show(events) if stream and not as_json else events.final()
+    options = cast("GenerateOptions", {**sampling, **own})
+    with connect.client() as client:
+        if n == 1:
+            _one(client, asked, options, shows_stream=stream, as_json=as_json)
+        else:
+            _several(client.generate_batch([asked], **options, n=n), as_json=as_json)
+
+
+def _one(
+    client: Client,
+    prompt: str | list[ChatMessage],
+    options: GenerateOptions,
+    *,
+    shows_stream: bool,
+    as_json: bool,
+) -> None:
+    with client.stream(prompt, **options) as events:
+        result = _show(events) if shows_stream and not as_json else events.final()
     if as_json:
-        print_json(result)
+        print_json(all_of(result))
         return
-    sys.stdout.write("\n" if stream else result.text + "\n")
+    sys.stdout.write("\n" if shows_stream else result.text + "\n")
     sys.stdout.flush()
+    _show_logprobs(client, result, options.get("model") or "")
     sys.stderr.write(figures(result) + "\n")
 
 
-def figures(result: GenerationResult) -> str:
-    """One line about how a generation went."""
-    speculation, seconds = result.speculation, result.timings.total_seconds
-    number = result.usage.num_generated_tokens
-    parts = [
-        f"{number} tokens ({result.usage.num_prompt_tokens} in the prompt)",
-        f"{number / seconds:.1f} tokens/s" if seconds else "",
-        f"{speculation.num_rounds} rounds",
-        f"acceptance length {speculation.acceptance_length:.2f}",
-        f"ended by {result.finish_reason.value}",
-    ]
-    return "[" + ", ".join(part for part in parts if part) + "]"
+def _several(results: Sequence[GenerationResult | ExspecError], *, as_json: bool) -> None:
+    """Texts one after the other; those that failed are told, and then the command fails, too."""
+    errors = [result for result in results if isinstance(result, ExspecError)]
+    if as_json:
+        print_json([_json_of(result) for result in results])
+    else:
+        for index, result in enumerate(results):
+            sys.stdout.write(f"--- {index + 1} of {len(results)}\n")
+            sys.stdout.flush()
+            if isinstance(result, ExspecError):
+                sys.stderr.write(f"error: {describe(result)}\n")
+                continue
+            sys.stdout.write(result.text + "\n")
+            sys.stdout.flush()
+            sys.stderr.write(figures(result) + "\n")
+    if errors:
+        raise typer.Exit(EXIT_USAGE if isinstance(errors[0], CallerError) else EXIT_FAILED)
+
+
+def _json_of(result: GenerationResult | ExspecError) -> dict[str, object]:
+    return {"error": describe(result)} if isinstance(result, ExspecError) else all_of(result)
 
 
 def _messages(text: str, system: str) -> list[ChatMessage]:
@@ -101,3 +147,21 @@ def _show(events: GenerationStream) -> GenerationResult:
         sys.stdout.write(piece)
         sys.stdout.flush()
     return events.final()
+
+
+def _show_logprobs(client: Client, result: GenerationResult, model: str) -> None:
+    if not result.logprobs:
+        return
+    from rich.console import Console
+
+    texts = _texts(client, token_ids_of(result.logprobs), model)
+    console = Console(stderr=True, highlight=False, emoji=False)
+    console.print(logprobs_table(result, texts))
+
+
+def _texts(client: Client, token_ids: Iterable[int], model: str) -> dict[int, str]:
+    """What each token stands for; nothing if the model has no tokenizer."""
+    try:
+        return {one: client.detokenize([one], model=model) for one in token_ids}
+    except CallerError:
+        return {}

@@ -37,7 +37,21 @@ ClusterSpeculation = Annotated[
     typer.Option(
         metavar="K",
         help='Draft tokens per row and round: "auto", "auto:8" (at most 8), a number, or a JSON '
-        "table [[from rows, to rows, K], …]. Default: the coordinator's.",
+        "table [\\[from rows, to rows, K], …]. Default: the coordinator's.",
+    ),
+]
+GenerationConfig = Annotated[
+    Literal["auto", "none"] | None,
+    typer.Option(
+        help="Parameters a request leaves out: what the model's generation_config.json says, or "
+        "greedy decoding. Default: the coordinator's, auto."
+    ),
+]
+DraftSampleMethod = Annotated[
+    Literal["shared", "greedy"] | None,
+    typer.Option(
+        help="How drafts are chosen for sampled requests: with the target's noise, or the "
+        "likeliest. Default: the draft worker's, shared."
     ),
 ]
 MaxNumSeqs = Annotated[

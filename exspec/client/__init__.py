@@ -9,9 +9,11 @@ from exspec.client.async_streams import AsyncBatchStream, AsyncGenerationStream
 from exspec.client.asynchronous import AsyncClient
 from exspec.client.attempts import Access
 from exspec.client.blocking import Client
-from exspec.client.requests import GenerateOptions, PromptInput
-from exspec.client.results import GenerationResult, ServedModel, Tokenization
+from exspec.client.options import BatchOptions, GenerateOptions
+from exspec.client.requests import PromptInput
+from exspec.client.results import BatchResult, GenerationResult, ServedModel, Tokenization
 from exspec.client.streams import BatchStream, GenerationStream
+from exspec.client.values import JsonSchema
 from exspec.wire.tls import TlsConfig
 
 __all__ = [
@@ -19,11 +21,14 @@ __all__ = [
     "AsyncBatchStream",
     "AsyncClient",
     "AsyncGenerationStream",
+    "BatchOptions",
+    "BatchResult",
     "BatchStream",
     "Client",
     "GenerateOptions",
     "GenerationResult",
     "GenerationStream",
+    "JsonSchema",
     "PromptInput",
     "ServedModel",
     "TlsConfig",

@@ -9,7 +9,7 @@ from typing import Self
 from exspec.client.async_connection import AsyncConnection, AsyncEventCall
 from exspec.client.courses import BatchCourse, GenerationCourse
 from exspec.client.requests import BatchPlan, GeneratePlan
-from exspec.client.results import GenerationResult
+from exspec.client.results import BatchResult, GenerationResult
 from exspec.client.stubs import AsyncStreamCall, AsyncStubs
 from exspec.core.errors import ExspecError
 from exspec.core.generation import BatchEvent, Delta, Event
@@ -81,7 +81,9 @@ class AsyncGenerationStream:
 
 
 class AsyncBatchStream:
-    """The events of a batch as (index of the prompt, event); a Failed event ends one prompt only.
+    """The events of a batch as (index, event); a Failed event ends one sequence only.
+
+    The index is the prompt's, or with `n` sequences of each prompt, prompt * n + sequence.
 
     Leaving the `async with` block before the end cancels what is left.
     """
@@ -97,20 +99,20 @@ class AsyncBatchStream:
         while (item := await self._call.next()) is not None:
             yield item
 
-    async def final(self) -> list[GenerationResult | ExspecError]:
-        """Read what is left; per prompt, in order, its result or its error.
+    async def final(self) -> BatchResult:
+        """Read what is left; of every sequence, in order, its result or its error.
 
-        When the call dies after the first prompt has ended, the prompts that have not end with its
+        When the call dies after the first sequence has ended, those that have not end with its
         error, so that nothing that was generated is lost.
         """
         try:
             async for _ in self:
                 pass
         except ExspecError as error:
-            if not self._fold.has_ended_prompts:
+            if not self._fold.has_ended_sequences:
                 raise
             self._fold.fail_rest(error)
-        return self._fold.results()
+        return self._fold.result()
 
     def cancel(self) -> None:
         """Stop all generations; whoever reads on gets RequestCancelledError."""

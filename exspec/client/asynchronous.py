@@ -12,18 +12,24 @@ from typing import Self, Unpack
 from exspec.client.async_connection import AsyncConnection
 from exspec.client.async_streams import AsyncBatchStream, AsyncGenerationStream
 from exspec.client.attempts import Access, ClientSettings, check_settings
+from exspec.client.options import BatchOptions, GenerateOptions
 from exspec.client.requests import (
-    GenerateOptions,
     PromptInput,
     plan_batch,
     plan_detokenize,
     plan_generate,
     plan_tokenize,
 )
-from exspec.client.results import GenerationResult, ServedModel, Tokenization, served_models
+from exspec.client.results import (
+    BatchResult,
+    GenerationResult,
+    ServedModel,
+    Tokenization,
+    served_models,
+)
 from exspec.client.waiting import DEFAULT_ADDRESS, READY_POLL_SECONDS, ReadyWait
 from exspec.core.cluster import ClusterStatus
-from exspec.core.errors import DeadlineExceededError, ExspecError, UnavailableError
+from exspec.core.errors import DeadlineExceededError, UnavailableError
 from exspec.runtime.clock import monotonic
 from exspec.v1 import generation_pb2 as pb
 from exspec.v1 import registry_pb2
@@ -79,16 +85,19 @@ class AsyncClient:
         return AsyncGenerationStream(self._connection, plan_generate(prompt, options))
 
     async def generate_batch(
-        self, prompts: Sequence[PromptInput], **options: Unpack[GenerateOptions]
-    ) -> list[GenerationResult | ExspecError]:
-        """Generate for several prompts in one call; a prompt that fails has its error instead."""
+        self, prompts: Sequence[PromptInput], **options: Unpack[BatchOptions]
+    ) -> BatchResult:
+        """Generate for several prompts in one call; a prompt that fails has its error instead.
+
+        Keywords: see `BatchOptions`.
+        """
         async with self.stream_batch(prompts, **options) as stream:
             return await stream.final()
 
     def stream_batch(
-        self, prompts: Sequence[PromptInput], **options: Unpack[GenerateOptions]
+        self, prompts: Sequence[PromptInput], **options: Unpack[BatchOptions]
     ) -> AsyncBatchStream:
-        """Generate for several prompts in one call: (index of the prompt, event) as they come."""
+        """Generate for several prompts in one call: (index, event) as they come."""
         return AsyncBatchStream(self._connection, plan_batch(prompts, options))
 
     async def tokenize(

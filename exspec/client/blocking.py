@@ -9,19 +9,25 @@ from typing import Self, Unpack
 
 from exspec.client.attempts import Access, ClientSettings, check_settings
 from exspec.client.connection import Connection
+from exspec.client.options import BatchOptions, GenerateOptions
 from exspec.client.requests import (
-    GenerateOptions,
     PromptInput,
     plan_batch,
     plan_detokenize,
     plan_generate,
     plan_tokenize,
 )
-from exspec.client.results import GenerationResult, ServedModel, Tokenization, served_models
+from exspec.client.results import (
+    BatchResult,
+    GenerationResult,
+    ServedModel,
+    Tokenization,
+    served_models,
+)
 from exspec.client.streams import BatchStream, GenerationStream
 from exspec.client.waiting import DEFAULT_ADDRESS, READY_POLL_SECONDS, ReadyWait
 from exspec.core.cluster import ClusterStatus
-from exspec.core.errors import DeadlineExceededError, ExspecError, UnavailableError
+from exspec.core.errors import DeadlineExceededError, UnavailableError
 from exspec.runtime.clock import monotonic
 from exspec.v1 import generation_pb2 as pb
 from exspec.v1 import registry_pb2
@@ -73,16 +79,19 @@ class Client:
         return GenerationStream(self._connection, plan_generate(prompt, options))
 
     def generate_batch(
-        self, prompts: Sequence[PromptInput], **options: Unpack[GenerateOptions]
-    ) -> list[GenerationResult | ExspecError]:
-        """Generate for several prompts in one call; a prompt that fails has its error instead."""
+        self, prompts: Sequence[PromptInput], **options: Unpack[BatchOptions]
+    ) -> BatchResult:
+        """Generate for several prompts in one call; a prompt that fails has its error instead.
+
+        Keywords: see `BatchOptions`.
+        """
         with self.stream_batch(prompts, **options) as stream:
             return stream.final()
 
     def stream_batch(
-        self, prompts: Sequence[PromptInput], **options: Unpack[GenerateOptions]
+        self, prompts: Sequence[PromptInput], **options: Unpack[BatchOptions]
     ) -> BatchStream:
-        """Generate for several prompts in one call: (index of the prompt, event) as they come."""
+        """Generate for several prompts in one call: (index, event) as they come."""
         return BatchStream(self._connection, plan_batch(prompts, options))
 
     def tokenize(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from exspec.client.folds import BatchFold, GenerationFold
 from exspec.client.requests import BatchPlan, GeneratePlan
-from exspec.client.results import BatchFold, GenerationFold
 from exspec.core.errors import ProtocolError
 from exspec.core.generation import BatchEvent, Event
 from exspec.v1 import generation_pb2 as pb
@@ -73,6 +73,8 @@ class GenerationCourse:
         request.CopyFrom(self._message)
         request.model = request.model or self.fold.model
         request.resume.CopyFrom(self.fold.resume())
+        if self.fold.prompt_logprobs:
+            request.sampling.ClearField("prompt_logprobs")
         return request
 
     def take(self, message: pb.GenerateResponse) -> Event | None:
@@ -87,7 +89,8 @@ class BatchCourse:
 
     def __init__(self, plan: BatchPlan) -> None:
         self._message = plan.message
-        self.fold = BatchFold(plan.call.request_id, len(plan.message.prompts))
+        self._n = plan.message.n or 1
+        self.fold = BatchFold(plan.call.request_id, len(plan.message.prompts), self._n)
         self._asked = self.fold.unfinished
         self.has_begun = False
 
@@ -98,30 +101,36 @@ class BatchCourse:
 
     @property
     def is_over(self) -> bool:
-        """Whether all prompts have ended."""
+        """Whether all sequences have ended."""
         return self.has_begun and not self.fold.unfinished
 
     def request(self) -> pb.GenerateBatchRequest:
-        """The batch, or the prompts that are left, each with what has arrived of it."""
+        """The batch, or the sequences that are left, each with what has arrived of it."""
         if not self.has_begun:
             return self._message
         self._asked = self.fold.unfinished
         request = pb.GenerateBatchRequest()
         request.CopyFrom(self._message)
         request.model = request.model or self.fold.model
+        request.n = 1
         del request.prompts[:]
-        request.prompts.extend(self._message.prompts[index] for index in self._asked)
-        request.resumes.extend(self.fold.resume(index) for index in self._asked)
+        request.prompts.extend(self._message.prompts[index // self._n] for index in self._asked)
+        request.resumes.extend(self.fold.resume(index, self._seed) for index in self._asked)
         return request
 
     def take(self, message: pb.GenerateBatchResponse) -> tuple[int, BatchEvent] | None:
-        """The event with its prompt's index, if it is news."""
+        """The event with its sequence's index, if it is news."""
         if message.index >= len(self._asked):
             raise ProtocolError(
-                f"an event for prompt {message.index} of {len(self._asked)}",
+                f"an event for sequence {message.index} of {len(self._asked)}",
                 request_id=self._message.request_id,
             )
         self.has_begun = True
         index = self._asked[message.index]
         event = self.fold.add(index, batch_event_from_message(message))
         return None if event is None else (index, event)
+
+    @property
+    def _seed(self) -> int | None:
+        sampling = self._message.sampling
+        return sampling.seed if sampling.HasField("seed") else None

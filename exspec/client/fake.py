@@ -43,6 +43,7 @@ from exspec.wire.convert_generation import (
     batch_item,
     check_batch,
     event_to_message,
+    num_sequences,
     request_from_message,
 )
 from exspec.wire.convert_prompt import prompt_from_message
@@ -193,7 +194,7 @@ class _Generation:
     ) -> Any:  # noqa: ANN401
         try:
             check_batch(request)
-            items = [batch_item(request, index) for index in range(len(request.prompts))]
+            items = [batch_item(request, index) for index in range(num_sequences(request))]
             for index, event in BatchAnswer(items, self._fake.take).events(context.is_active):
                 yield batch_event_to_message(index, event)
         except ExspecError as error:

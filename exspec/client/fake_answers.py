@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from exspec.core.acceptance import FinishReason
+from exspec.core.choosing import TokenLogprobs
 from exspec.core.cluster import ClusterStatus
 from exspec.core.errors import ExspecError
 from exspec.core.generation import (
@@ -18,6 +20,7 @@ from exspec.core.generation import (
     Failed,
     GenerationRequest,
     Prompt,
+    RequestTimings,
     SpeculationStats,
     Started,
     TextPrompt,
@@ -28,6 +31,8 @@ from exspec.v1 import generation_pb2 as pb
 
 FAKE_MODEL_NAME = "fake-model"
 FAKE_FINGERPRINT = "fake-fingerprint"
+FAKE_SEED = 2**63 + 11
+"""What is "drawn" for sampled requests without a seed."""
 FAKE_MODEL = pb.ServedModel(
     name=FAKE_MODEL_NAME, max_length=2048, stop_token_ids=[0], vocab_size=256
 )
@@ -37,7 +42,8 @@ FAKE_MODEL = pb.ServedModel(
 class FakeReply:
     """One scripted answer: `text`, a pause before each token of it, then an error if there is one.
 
-    The text comes as one delta per character. `max_tokens` of the request cuts it. Each of
+    The text comes as one delta per character. `max_tokens` of the request cuts it; other
+    parameters that would change it do nothing. Logprobs are those of `logprobs_of`. Each of
     `lose_after` is a number of characters after which the coordinator is lost once: the call
     breaks, and a client that resumes it gets the rest.
     """
@@ -47,6 +53,7 @@ class FakeReply:
     delay_seconds: float = 0.0
     lose_after: tuple[int, ...] = ()
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
+    timings: RequestTimings = field(default_factory=RequestTimings)
 
 
 class CoordinatorLost(Exception):  # noqa: N818 - it is no error of ours, but the end of a call
@@ -83,25 +90,44 @@ class SingleAnswer:
             if num_tokens + len(tokens) > self.request.sampling.max_tokens:
                 finish = FinishReason.LENGTH
                 break
+            yield self._delta(character, tokens, is_first=num_tokens == 0)
             num_tokens += len(tokens)
-            yield Delta(character, tokens)
         self._lose_if_planned(len(self.reply.text))
         if error is not None:
             raise self._named(error)
-        yield Completed(finish, Usage(self._prompt_length, num_tokens), self.reply.speculation)
+        usage = Usage(len(self._prompt_tokens), num_tokens)
+        yield Completed(finish, usage, self.reply.speculation, self.reply.timings)
 
     @property
-    def _prompt_length(self) -> int:
-        return len(tokens_of(prompt_text(self.request.prompt)))
+    def _prompt_tokens(self) -> tuple[int, ...]:
+        return tokens_of(prompt_text(self.request.prompt))
+
+    def _delta(self, text: str, tokens: tuple[int, ...], *, is_first: bool) -> Delta:
+        sampling = self.request.sampling
+        prompt_tokens = self._prompt_tokens[1:] if is_first else ()
+        return Delta(
+            text,
+            tokens,
+            logprobs_of(tokens, sampling.logprobs),
+            logprobs_of(prompt_tokens, sampling.prompt_logprobs),
+        )
 
     def _started(self) -> Started:
         return Started(
             self.request.request_id,
             FAKE_MODEL_NAME,
-            self._prompt_length,
+            len(self._prompt_tokens),
             FAKE_FINGERPRINT,
             self.request.sampling.max_tokens,
+            seed=self._seed,
         )
+
+    @property
+    def _seed(self) -> int:
+        resume, sampling = self.request.resume, self.request.sampling
+        given = sampling.seed if resume is None or resume.seed is None else resume.seed
+        drawn = FAKE_SEED if sampling.temperature else 0
+        return drawn if given is None else given
 
     def _lose_if_planned(self, num_characters: int) -> None:
         planned = self.reply.lose_after
@@ -127,13 +153,13 @@ class SingleAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The answers to the prompts of a batch, one after the other; one that fails fails alone."""
+    """The answers to the sequences of a batch, one after the other; one that fails fails alone."""
 
     items: Sequence[pb.GenerateRequest]
     take: Callable[[pb.GenerateRequest], SingleAnswer]
 
     def events(self, is_active: Callable[[], bool]) -> Iterator[tuple[int, BatchEvent]]:
-        """Events with the index of their prompt, while the caller listens."""
+        """Events with the index of their sequence, while the caller listens."""
         for index, item in enumerate(self.items):
             try:
                 for event in self.take(item).events(is_active):
@@ -145,6 +171,20 @@ class BatchAnswer:
 def default_status() -> ClusterStatus:
     """A cluster that is ready."""
     return ClusterStatus(version="fake", is_ready=True, model=FAKE_MODEL_NAME, policy="eqspec")
+
+
+def logprobs_of(token_ids: Sequence[int], number: int | None) -> tuple[TokenLogprobs, ...]:
+    """What the fake thinks of tokens: each has probability 1/2, the next id 1/4, and so on."""
+    if number is None:
+        return ()
+    return tuple(
+        TokenLogprobs(
+            token_id,
+            -math.log(2),
+            tuple(((token_id + i) % 256, -(i + 1) * math.log(2)) for i in range(number)),
+        )
+        for token_id in token_ids
+    )
 
 
 def prompt_text(prompt: Prompt) -> str:

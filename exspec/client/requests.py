@@ -6,13 +6,14 @@ Both clients build their requests here, and only here. Nothing in this file talk
 from __future__ import annotations
 
 import operator
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, TypeVar, cast
+from typing import TypeVar, cast
 
 from google.protobuf.message import Message
 
+from exspec.client import values
+from exspec.client.options import BatchOptions, CallPlan, GenerateOptions, Options
 from exspec.core.errors import InvalidRequestError
 from exspec.core.generation import (
     ChatMessage,
@@ -22,15 +23,10 @@ from exspec.core.generation import (
     TextPrompt,
     TokenPrompt,
 )
-from exspec.core.params import (
-    DEFAULT_MAX_TOKENS,
-    SamplingParams,
-    SpeculationParams,
-    check_priority,
-)
 from exspec.v1 import generation_pb2 as pb
 from exspec.wire.channel import MAX_REQUEST_BYTES
 from exspec.wire.convert_generation import (
+    check_batch,
     request_to_message,
     sampling_to_message,
     speculation_to_message,
@@ -41,43 +37,6 @@ PromptInput = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]] | 
 """Text, token ids, or a conversation (the model's chat template is applied by the coordinator)."""
 
 M = TypeVar("M", bound=Message)
-
-_MAX_TOKEN_ID = 2**32 - 1
-_MAX_COUNT = 2**31 - 1
-
-
-class GenerateOptions(TypedDict, total=False):
-    """Keywords of `generate`, `stream`, `generate_batch` and `stream_batch`; all may be left out.
-
-    max_tokens: most tokens to generate; None: 256, or what the context leaves if that is less.
-    stop: a string, or strings, that end the text before them.
-    stop_token_ids: token ids that end it, besides the model's own.
-    ignore_eos: go on after the model's own stop tokens.
-    num_speculative_tokens: draft tokens per round, 0 = plain decoding; None: the cluster's setting.
-        Never changes what is generated.
-    priority: turn in the queue, -1000 to 1000: lower is sooner, 0 is usual.
-    model: served name; empty: the only one.
-    request_id: unique name of the call; empty: drawn here.
-    timeout: seconds for the whole call, retries included; None: the client's.
-    """
-
-    max_tokens: int | None
-    stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
-    ignore_eos: bool
-    num_speculative_tokens: int | None
-    priority: int
-    model: str
-    request_id: str
-    timeout: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class CallPlan:
-    """What is the same for every call: its id, and the timeout if the caller gave one."""
-
-    request_id: str
-    timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,41 +59,44 @@ def plan_generate(prompt: PromptInput, options: GenerateOptions) -> GeneratePlan
     """A generation as it travels.
 
     Raises:
-        InvalidRequestError: a field is out of bounds; carries the request id.
+        InvalidRequestError: a field is out of bounds or of the wrong type; carries the request id.
         TypeError: an unknown keyword.
     """
-    given = _Options(**options)
+    given = Options(options, GenerateOptions)
     try:
+        call = given.call()
         request = GenerationRequest(
             parse_prompt(prompt),
             given.sampling(),
-            SpeculationParams(given.num_speculative_tokens),
+            given.speculation(),
             given.request_id,
-            given.model,
-            has_max_tokens=given.max_tokens is not None,
-            priority=given.priority,
+            given.model(),
+            has_max_tokens=given.has_max_tokens,
+            priority=given.priority(),
         )
-        return GeneratePlan(given.call(), _sized(request_to_message(request), "prompt"))
+        return GeneratePlan(call, _sized(request_to_message(request), "prompt"))
     except (InvalidRequestError, ValueError) as error:
         raise _with_id(error, given.request_id) from error
 
 
-def plan_batch(prompts: Sequence[PromptInput], options: GenerateOptions) -> BatchPlan:
+def plan_batch(prompts: Sequence[PromptInput], options: BatchOptions) -> BatchPlan:
     """Several generations with one set of parameters as they travel. Raises as `plan_generate`."""
-    given = _Options(**options)
+    given = Options(options, BatchOptions)
     try:
-        check_priority(given.priority)
+        call = given.call()
         message = pb.GenerateBatchRequest(
             request_id=given.request_id,
-            model=given.model,
+            model=given.model(),
             prompts=_prompts(prompts),
             sampling=sampling_to_message(given.sampling()),
-            speculation=speculation_to_message(SpeculationParams(given.num_speculative_tokens)),
-            priority=given.priority,
+            speculation=speculation_to_message(given.speculation()),
+            priority=given.priority(),
+            n=given.num_completions(),
         )
-        if given.max_tokens is None:
+        if not given.has_max_tokens:
             message.sampling.ClearField("max_tokens")
-        return BatchPlan(given.call(), _sized(message, "prompts"))
+        check_batch(message)
+        return BatchPlan(call, _sized(message, "prompts"))
     except (InvalidRequestError, ValueError) as error:
         raise _with_id(error, given.request_id) from error
 
@@ -147,7 +109,7 @@ def plan_tokenize(prompt: PromptInput, model: str) -> pb.TokenizeRequest:
 
 def plan_detokenize(token_ids: Sequence[int], model: str) -> pb.DetokenizeRequest:
     """Token ids to be turned into text, as they travel."""
-    message = pb.DetokenizeRequest(model=model, token_ids=_ids(token_ids, "token_ids"))
+    message = pb.DetokenizeRequest(model=model, token_ids=values.token_ids("token_ids", token_ids))
     return _sized(message, "token_ids")
 
 
@@ -163,47 +125,7 @@ def parse_prompt(prompt: PromptInput) -> Prompt:
     items = _items(prompt)
     if items and isinstance(items[0], ChatMessage | Mapping):
         return ChatPrompt(tuple(_message(item) for item in items))
-    return TokenPrompt(_ids(cast("Sequence[int]", items), "prompt"))
-
-
-def new_request_id() -> str:
-    """A name no other call has."""
-    return f"req-{uuid.uuid4().hex}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """`GenerateOptions` with their defaults."""
-
-    max_tokens: int | None = None
-    stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    ignore_eos: bool = False
-    num_speculative_tokens: int | None = None
-    priority: int = 0
-    model: str = ""
-    request_id: str = ""
-    timeout: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.request_id:
-            object.__setattr__(self, "request_id", new_request_id())
-
-    def call(self) -> CallPlan:
-        return CallPlan(self.request_id, self.timeout)
-
-    def sampling(self) -> SamplingParams:
-        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        if max_tokens > _MAX_COUNT:
-            raise InvalidRequestError(
-                f"max_tokens must be at most {_MAX_COUNT}, got {max_tokens}", field="max_tokens"
-            )
-        return SamplingParams(
-            max_tokens=max_tokens,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
-            stop_token_ids=_ids(self.stop_token_ids, "stop_token_ids"),
-            ignore_eos=self.ignore_eos,
-        )
+    return TokenPrompt(values.token_ids("prompt", items))
 
 
 def _prompts(prompts: Sequence[PromptInput]) -> list[pb.Prompt]:
@@ -248,18 +170,6 @@ def _message(item: object) -> ChatMessage:
         "each chat message must have a role and a content, both text, and nothing else",
         field="prompt",
     )
-
-
-def _ids(token_ids: Sequence[int], field: str) -> tuple[int, ...]:
-    check_num_ids(field, operator.length_hint(token_ids))
-    try:
-        ids = tuple(operator.index(token_id) for token_id in token_ids)
-    except TypeError as error:
-        raise InvalidRequestError(f"{field} must hold whole numbers", field=field) from error
-    for token_id in ids:
-        if not 0 <= token_id <= _MAX_TOKEN_ID:
-            raise InvalidRequestError(f"{field} must hold token ids, got {token_id}", field=field)
-    return ids
 
 
 def _with_id(error: Exception, request_id: str) -> InvalidRequestError:

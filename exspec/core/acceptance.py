@@ -57,11 +57,16 @@ def accept(draft_tokens: Sequence[int], choices: Sequence[int]) -> Acceptance:
 
 
 def cut_block(
-    tokens: Sequence[int], *, stop_token_ids: Collection[int], num_remaining: int
+    tokens: Sequence[int],
+    *,
+    stop_token_ids: Collection[int],
+    num_remaining: int,
+    num_unstoppable: int = 0,
 ) -> Block:
     """Cut a block of new tokens right after its first stop token, or at the row's cap.
 
-    A stop token that is the last one allowed counts as a stop, not as length.
+    The first `num_unstoppable` of them do not stop it. A stop token that is the last one allowed
+    counts as a stop, not as length.
 
     Raises:
         ValueError: if the row may not take any token (it should have finished before).
@@ -70,7 +75,7 @@ def cut_block(
         raise ValueError(f"num_remaining must be at least 1, got {num_remaining}")
     room = tuple(tokens[:num_remaining])
     for index, token in enumerate(room):
-        if token in stop_token_ids:
+        if token in stop_token_ids and index >= num_unstoppable:
             return Block(room[: index + 1], FinishReason.STOP_TOKEN)
     return Block(room, FinishReason.LENGTH if len(room) == num_remaining else None)
 

@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_DERIVED = 0x6578737065632D6E
+"""Keeps derived seeds apart from what noise is drawn from."""
+
 
 class GrammarKind(Enum):
     """Which language a grammar is written in."""
@@ -103,3 +108,20 @@ class TokenLogprobs:
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """The 64-bit seed of sequence `index` of a call with this seed; that of the first is `seed`.
+
+    Output number `index` of splitmix64 (Steele et al., OOPSLA 2014), seeded with what `seed` is
+    mixed to.
+    """
+    if index == 0:
+        return seed
+    return _mix((_mix(seed ^ _DERIVED) + index * _GOLDEN) & _MASK)
+
+
+def _mix(value: int) -> int:
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

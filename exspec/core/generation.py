@@ -67,7 +67,8 @@ class GenerationRequest:
 
     `sampling.max_tokens` is only the bound the client gave if `has_max_tokens`; else it may be
     lowered to what the context leaves. Lower `priority` is served sooner. Requests of one `group`
-    share one turn in the queue; it does not travel, the servicer gives it to prompts of one batch.
+    share one turn in the queue, and `drawn_seed` is for one that samples and has no seed; they do
+    not travel, the servicer gives them to sequences of one batch.
     `resume`: go on after these tokens instead of from the beginning.
 
     Raises:
@@ -82,6 +83,7 @@ class GenerationRequest:
     has_max_tokens: bool = True
     priority: int = 0
     group: str = ""
+    drawn_seed: int | None = None
     resume: Resume | None = None
 
     def __post_init__(self) -> None:
@@ -156,7 +158,8 @@ class RequestTimings:
 class Started:
     """First event: the request was accepted.
 
-    What follows `num_prompt_tokens` is what a `Resume` needs; `seed` is the request's, or drawn.
+    What follows `num_prompt_tokens` is what a `Resume` needs; `seed` is the request's, or
+    drawn for it; 0 if it has none and decoding is greedy.
     """
 
     request_id: str

@@ -76,11 +76,18 @@ class SessionTable(Generic[Result]):
         return len(self._free_slots)
 
     def admit(
-        self, key: EntryKey, start: int, tokens: Sequence[int], *, now: float
+        self,
+        key: EntryKey,
+        start: int,
+        tokens: Sequence[int],
+        *,
+        now: float,
+        most_kept: int | None = None,
     ) -> Feed | Refusal | Repeat[Result]:
         """Reconcile an entry with what is held; opens the session if it is new.
 
-        `tokens` is the log from position `start` on, at least one token. After `Feed` the caller
+        `tokens` is the log from position `start` on, at least one token; at most the first
+        `most_kept` of them (None: all) need no feeding where they are held. After `Feed` the caller
         runs the pass and then calls `record`; if the pass fails it calls `forget`.
         """
         session = self._sessions.get(key.sequence_id)
@@ -95,7 +102,9 @@ class SessionTable(Generic[Result]):
             if session is None:
                 return Refusal(EntryStatus.NO_CAPACITY, 0, "all slots are taken")
         session.last_used = now
-        return self._reconcile(session, key, start, tokens)
+        if (refusal := self._begin_epoch(session, key, start)) is not None:
+            return refusal
+        return self._reconcile(session, start, tokens, most_kept)
 
     def record(self, key: EntryKey, new_tokens: Sequence[int], result: Result) -> None:
         """Note that the fed tokens and the `new_tokens` after them are held, and the reply."""
@@ -116,10 +125,12 @@ class SessionTable(Generic[Result]):
         """Sequences not used since `before`: orphans of a coordinator that went away."""
         return tuple(s.sequence_id for s in self._sessions.values() if s.last_used < before)
 
-    def held_tokens(self, sequence_id: SequenceId) -> tuple[int, ...]:
-        """The tokens whose KV is held for a sequence; empty if it is unknown."""
+    def held_tokens(self, sequence_id: SequenceId, end: int | None = None) -> tuple[int, ...]:
+        """The tokens whose KV is held for a sequence, up to position `end` (None: all of them);
+        empty if it is unknown.
+        """
         session = self._sessions.get(sequence_id)
-        return tuple(session.tokens) if session else ()
+        return tuple(session.tokens[:end]) if session else ()
 
     def _open(self, key: EntryKey, now: float) -> Session[Result] | None:
         if not self._free_slots:
@@ -143,9 +154,8 @@ class SessionTable(Generic[Result]):
         )
 
     @staticmethod
-    def _reconcile(
-        session: Session[Result], key: EntryKey, start: int, tokens: Sequence[int]
-    ) -> Feed | Refusal:
+    def _begin_epoch(session: Session[Result], key: EntryKey, start: int) -> Refusal | None:
+        """Also says whether tokens are lacking before `start`."""
         if key.epoch > session.epoch:
             # Tokens before `start` were vouched for under another epoch: only a whole log counts.
             if start > 0:
@@ -153,12 +163,20 @@ class SessionTable(Generic[Result]):
             session.epoch = key.epoch
             session.round_index = -1
             session.result = None
+        if start > len(session.tokens):
+            return Refusal(EntryStatus.LACKS_TOKENS, len(session.tokens))
+        return None
+
+    @staticmethod
+    def _reconcile(
+        session: Session[Result], start: int, tokens: Sequence[int], most_kept: int | None
+    ) -> Feed:
         held = session.tokens
-        if start > len(held):
-            return Refusal(EntryStatus.LACKS_TOKENS, len(held))
         num_kept = common_prefix_length(held[start:], tokens)
         # The last token is always fed: its logits are what the pass is for.
         feed_from = min(num_kept, len(tokens) - 1)
+        if most_kept is not None:
+            feed_from = min(feed_from, most_kept)
         del held[start + feed_from :]
         held.extend(tokens[feed_from:])
         return Feed(session.slot, start + feed_from, tuple(tokens[feed_from:]))

@@ -14,8 +14,11 @@ from collections.abc import Sequence
 class StopStringMatcher:
     """Owns the text held back. Feed it pieces in order; after a match it takes no more."""
 
-    def __init__(self, stop: Sequence[str]) -> None:
+    def __init__(self, stop: Sequence[str], *, is_included: bool = False) -> None:
+        """`is_included`: the text ends after the stop string that is met, not before it."""
         self._stop = tuple(stop)
+        self._longest = max((len(stop) for stop in self._stop), default=0)
+        self._is_included = is_included
         self._held = ""
         self.matched: str | None = None
         """The stop string that was met."""
@@ -23,25 +26,40 @@ class StopStringMatcher:
     def push(self, piece: str) -> str:
         """Take a piece of text; returns what may be shown now.
 
-        After a match (see `matched`) that is the text before the stop string.
+        After a match (see `matched`) that is the text up to its end.
         """
         text = self._held + piece
         found = self._find(text)
-        if found is not None:
-            start, self.matched = found
-            self._held = ""
-            return text[:start]
-        num_held = self._num_open(text)
-        self._held = text[len(text) - num_held :]
-        return text[: len(text) - num_held]
+        if found is None:
+            return self._show(text)
+        start, self.matched = found
+        self._held = ""
+        return text[: start + len(self.matched)] if self._is_included else text[:start]
+
+    def pass_by(self, piece: str) -> str:
+        """Take a piece that completes no stop string, whatever it says; returns what may be shown.
+
+        It may be the beginning of one that a later piece completes.
+        """
+        return self._show(self._held + piece)
 
     def flush(self) -> str:
         """The text still held back, at the end of the sequence."""
         held, self._held = self._held, ""
         return held
 
+    def _show(self, text: str) -> str:
+        num_held = self._num_open(text)
+        self._held = text[len(text) - num_held :]
+        return text[: len(text) - num_held]
+
     def _find(self, text: str) -> tuple[int, str] | None:
-        matches = [(text.find(stop), -len(stop), stop) for stop in self._stop]
+        """What this piece completes: matches that end in text held before were passed by."""
+        before = len(self._held)
+        matches = [
+            (text.find(stop, max(0, before - len(stop) + 1)), -len(stop), stop)
+            for stop in self._stop
+        ]
         matches = [match for match in matches if match[0] >= 0]
         if not matches:
             return None
@@ -50,9 +68,8 @@ class StopStringMatcher:
 
     def _num_open(self, text: str) -> int:
         """How many last characters could be the beginning of a stop string."""
-        longest = max((len(stop) for stop in self._stop), default=0)
-        for size in range(min(longest - 1, len(text)), 0, -1):
+        for size in range(min(self._longest - 1, len(text)), 0, -1):
             tail = text[len(text) - size :]
-            if any(stop.startswith(tail) for stop in self._stop):
+            if any(len(stop) > size and stop.startswith(tail) for stop in self._stop):
                 return size
         return 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
+from typing import Any
 
 from transformers import PretrainedConfig, PreTrainedModel
 
 from exspec.core.errors import InvalidRequestError, UnsupportedModelError
-from exspec.core.models import ModelFacts
+from exspec.core.models import GenerationDefaults, ModelFacts
+from exspec.core.params import SamplingParams
 from exspec.engine.fingerprint import fingerprint_of
 from exspec.engine.loaded import num_embeddings_of
 from exspec.engine.support import max_length_of
@@ -38,6 +41,7 @@ def facts_of(
         device=str(model.device),
         num_parameters=sum(weights.numel() for weights in model.parameters()),
         fingerprint=fingerprint_of(model),
+        generation=_advice(getattr(model, "generation_config", None), name),
     )
 
 
@@ -77,6 +81,38 @@ def _stop_token_ids(model: PreTrainedModel, reading: TokenizerReading) -> object
         if ids is not None:
             return ids
     return ()
+
+
+def _advice(generation: object, name: str) -> GenerationDefaults:
+    """What generation_config.json says of how to choose tokens, where a request could say it too.
+
+    Files of models that sample state it (`do_sample`), and often leave out a temperature of 1.
+    """
+    advice: dict[str, Any] = {}
+    for field in fields(GenerationDefaults):
+        stated = getattr(generation, field.name, None)
+        if stated is None:
+            continue
+        try:
+            advice[field.name] = _checked(field.name, stated)
+        except (InvalidRequestError, TypeError) as error:
+            _log.warning("advice_dropped model=%s field=%s why=%s", name, field.name, error)
+    does_sample = getattr(generation, "do_sample", None)
+    if does_sample is False:
+        advice.pop("temperature", None)
+    elif does_sample:
+        advice.setdefault("temperature", 1.0)
+    return GenerationDefaults(**advice)
+
+
+def _checked(field: str, stated: object) -> int | float:
+    """A number that a request may have in this field; files may say anything."""
+    kinds = int if field == "top_k" else int | float
+    if not isinstance(stated, kinds) or isinstance(stated, bool):
+        raise TypeError(f"{stated!r} is no number for it")
+    given: dict[str, Any] = {field: stated}
+    SamplingParams(**given)
+    return max(0, stated) if field == "top_k" else stated
 
 
 def _usable(configured: object, vocab_size: int, name: str) -> tuple[int, ...]:

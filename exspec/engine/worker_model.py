@@ -12,6 +12,7 @@ import torch
 
 from exspec.core.errors import ExspecError
 from exspec.core.ids import Role
+from exspec.engine.grammars import GrammarCompiler
 from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.loading import LoadedModel, ModelSettings, load_model
 from exspec.engine.model_runner import ModelRunner
@@ -136,14 +137,18 @@ def _load(
         share = max(1, torch.get_num_threads() // num_ranks)
         torch.set_num_threads(settings.num_threads or share)
     loaded = load_model(_model_settings(settings, order.model, ranks))
+    grammars = GrammarCompiler(loaded.tokenizer, loaded.facts)
     runner = ModelRunner(
         loaded,
         layout=KvLayoutName(settings.kv_layout),
         num_slots=order.num_slots,
         capacity=min(loaded.facts.max_length, settings.max_model_len or DEFAULT_MAX_MODEL_LEN),
         choices_among=(loaded.draft_vocabulary or None) if order.role is Role.DRAFT else None,
+        open_matcher=grammars.open,
     )
     runner.warm_up()
+    if ranks is None or ranks.is_leader:  # the others never hear of rules
+        grammars.prepare()
     if ranks is not None:
         ranks.expect_passes()
     return loaded, runner

@@ -6,9 +6,18 @@ Requests are checked here against what is served: an error names the field and i
 from __future__ import annotations
 
 from exspec.core import generation as values
-from exspec.core.acceptance import FinishReason
+from exspec.core.choosing import derive_seed
 from exspec.core.errors import CapacityError, InvalidRequestError, ProtocolError
+from exspec.core.params import check_num_completions
 from exspec.v1 import generation_pb2 as pb
+from exspec.wire.convert_events import (
+    completed_from_message,
+    completed_to_message,
+    delta_from_message,
+    delta_to_message,
+    started_from_message,
+    started_to_message,
+)
 from exspec.wire.convert_prompt import (
     prompt_from_message,
     prompt_to_message,
@@ -22,19 +31,14 @@ from exspec.wire.convert_sampling import (
     speculation_to_message,
 )
 from exspec.wire.status import bounded, build_error, code_of
+from exspec.wire.unknown import refuse_unknown_at_top, refuse_unknown_fields
 
 MAX_REQUEST_ID_LENGTH = 128
 MAX_MODEL_NAME_LENGTH = 512
-MAX_BATCH_PROMPTS = 1024
-
-_FINISH_REASONS = {
-    FinishReason.STOP_TOKEN: pb.FINISH_REASON_STOP_TOKEN,
-    FinishReason.STOP_STRING: pb.FINISH_REASON_STOP_STRING,
-    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
-    FinishReason.CANCELLED: pb.FINISH_REASON_CANCELLED,
-    FinishReason.ERROR: pb.FINISH_REASON_ERROR,
-}
-_FINISH_REASONS_BACK = {value: key for key, value in _FINISH_REASONS.items()}
+MAX_BATCH_SEQUENCES = 1024
+"""Of one batch: prompts times completions of each."""
+MAX_BATCH_LISTED = 1 << 22
+"""Token ids and characters of bad words that a batch may list, counted for every sequence."""
 
 
 def request_to_message(request: values.GenerationRequest) -> pb.GenerateRequest:
@@ -56,6 +60,7 @@ def request_to_message(request: values.GenerationRequest) -> pb.GenerateRequest:
 
 def request_from_message(message: pb.GenerateRequest) -> values.GenerationRequest:
     """A generation; InvalidRequestError names the field at fault."""
+    refuse_unknown_fields(message)
     _check_request_id(message.request_id)
     return values.GenerationRequest(
         prompt=prompt_from_message(message.prompt),
@@ -69,44 +74,65 @@ def request_from_message(message: pb.GenerateRequest) -> values.GenerationReques
     )
 
 
+def num_sequences(message: pb.GenerateBatchRequest) -> int:
+    """How many sequences a batch asks for."""
+    return len(message.prompts) * _num_completions(message)
+
+
 def batch_item(message: pb.GenerateBatchRequest, index: int) -> pb.GenerateRequest:
-    """Prompt `index` of a batch as a request of its own."""
-    return pb.GenerateRequest(
+    """Sequence `index` of a batch as a request of its own; its seed is derived if one is stated."""
+    item = pb.GenerateRequest(
         request_id=_item_id(message, index),
         model=message.model,
-        prompt=message.prompts[index],
+        prompt=message.prompts[index // _num_completions(message)],
         sampling=message.sampling,
         speculation=message.speculation,
         priority=message.priority,
         resume=message.resumes[index] if message.resumes else None,
     )
+    if message.sampling.HasField("seed"):
+        item.sampling.seed = derive_seed(message.sampling.seed, index)
+    return item
 
 
 def check_batch(message: pb.GenerateBatchRequest) -> None:
-    """Bounds of the batch itself; InvalidRequestError names the field."""
-    if not 1 <= len(message.prompts) <= MAX_BATCH_PROMPTS:
+    """Bounds of the batch itself; InvalidRequestError names the field.
+
+    What is at fault in one prompt is found when that is read.
+    """
+    refuse_unknown_at_top(message)
+    check_num_completions(_num_completions(message))
+    if not 1 <= len(message.prompts) <= MAX_BATCH_SEQUENCES:
         raise InvalidRequestError(
-            f"prompts must hold 1 to {MAX_BATCH_PROMPTS} prompts, got {len(message.prompts)}",
+            f"prompts must hold 1 to {MAX_BATCH_SEQUENCES} prompts, got {len(message.prompts)}",
             field="prompts",
         )
-    if len(message.resumes) not in (0, len(message.prompts)):
+    number = num_sequences(message)
+    if number > MAX_BATCH_SEQUENCES:
         raise InvalidRequestError(
-            f"resumes must be empty or hold one per prompt, got {len(message.resumes)} for "
-            f"{len(message.prompts)}",
+            f"prompts times n may be at most {MAX_BATCH_SEQUENCES}, got {len(message.prompts)} "
+            f"times {message.n}",
+            field="n",
+        )
+    if len(message.resumes) not in (0, number):
+        raise InvalidRequestError(
+            f"resumes must be empty or hold one per sequence, got {len(message.resumes)} for "
+            f"{number}",
             field="resumes",
         )
-    _check_request_id(_item_id(message, len(message.prompts) - 1))
+    _check_request_id(_item_id(message, number - 1))
+    _check_listed(message.sampling, number)
 
 
 def event_to_message(event: values.Event) -> pb.GenerateResponse:
     """One event of a generation."""
     match event:
         case values.Started():
-            return pb.GenerateResponse(started=_started(event))
+            return pb.GenerateResponse(started=started_to_message(event))
         case values.Delta():
-            return pb.GenerateResponse(delta=_delta(event))
+            return pb.GenerateResponse(delta=delta_to_message(event))
         case values.Completed():
-            return pb.GenerateResponse(completed=_completed(event))
+            return pb.GenerateResponse(completed=completed_to_message(event))
 
 
 def event_from_message(message: pb.GenerateResponse) -> values.Event:
@@ -118,11 +144,11 @@ def batch_event_to_message(index: int, event: values.BatchEvent) -> pb.GenerateB
     """One event of one prompt of a batch."""
     match event:
         case values.Started():
-            return pb.GenerateBatchResponse(index=index, started=_started(event))
+            return pb.GenerateBatchResponse(index=index, started=started_to_message(event))
         case values.Delta():
-            return pb.GenerateBatchResponse(index=index, delta=_delta(event))
+            return pb.GenerateBatchResponse(index=index, delta=delta_to_message(event))
         case values.Completed():
-            return pb.GenerateBatchResponse(index=index, completed=_completed(event))
+            return pb.GenerateBatchResponse(index=index, completed=completed_to_message(event))
         case values.Failed():
             return pb.GenerateBatchResponse(index=index, error=_error(event))
 
@@ -144,6 +170,27 @@ def batch_event_from_message(message: pb.GenerateBatchResponse) -> values.BatchE
     return _event(message, kind)
 
 
+def _num_completions(message: pb.GenerateBatchRequest) -> int:
+    return message.n or 1
+
+
+def _check_listed(sampling: pb.SamplingParams, number: int) -> None:
+    """Lists are short, or the sequences few: each of them is checked, and sent, with its lists."""
+    sizes = {
+        "allowed_token_ids": len(sampling.allowed_token_ids),
+        "banned_token_ids": len(sampling.banned_token_ids),
+        "bad_words_ids": sum(len(word.token_ids) for word in sampling.bad_words_ids),
+        "bad_words": sum(map(len, sampling.bad_words)),
+    }
+    for field, size in sizes.items():
+        if size * number > MAX_BATCH_LISTED:
+            raise InvalidRequestError(
+                f"{field} has {size} items for each of {number} sequences; at most "
+                f"{MAX_BATCH_LISTED} may be listed in a batch: send fewer prompts at once",
+                field=field,
+            )
+
+
 def _item_id(message: pb.GenerateBatchRequest, index: int) -> str:
     return f"{message.request_id}-{index}" if message.request_id else ""
 
@@ -155,42 +202,6 @@ def _check_request_id(request_id: str) -> None:
             f"got {len(request_id)}",
             field="request_id",
         )
-
-
-def _started(event: values.Started) -> pb.GenerationStarted:
-    return pb.GenerationStarted(
-        request_id=event.request_id,
-        model=event.model,
-        num_prompt_tokens=event.num_prompt_tokens,
-        model_fingerprint=event.model_fingerprint,
-        max_tokens=event.max_tokens,
-        prompt_sha256=event.prompt_sha256,
-    )
-
-
-def _delta(event: values.Delta) -> pb.GenerationDelta:
-    return pb.GenerationDelta(text=event.text, token_ids=event.token_ids)
-
-
-def _completed(event: values.Completed) -> pb.GenerationCompleted:
-    return pb.GenerationCompleted(
-        finish_reason=_FINISH_REASONS[event.finish_reason],
-        usage=pb.Usage(
-            num_prompt_tokens=event.usage.num_prompt_tokens,
-            num_generated_tokens=event.usage.num_generated_tokens,
-        ),
-        speculation=pb.SpeculationStats(
-            num_rounds=event.speculation.num_rounds,
-            num_draft_tokens=event.speculation.num_draft_tokens,
-            num_accepted_tokens=event.speculation.num_accepted_tokens,
-        ),
-        timings=pb.RequestTimings(
-            queue_seconds=event.timings.queue_seconds,
-            time_to_first_token_seconds=event.timings.time_to_first_token_seconds,
-            total_seconds=event.timings.total_seconds,
-        ),
-        stop_string=event.stop_string,
-    )
 
 
 def _error(event: values.Failed) -> pb.GenerationError:
@@ -211,42 +222,10 @@ def _event(
 ) -> values.Event:
     match kind:
         case "started":
-            return _started_value(message.started)
+            return started_from_message(message.started)
         case "delta":
-            return values.Delta(message.delta.text, tuple(message.delta.token_ids))
+            return delta_from_message(message.delta)
         case "completed":
-            return _completed_value(message.completed)
+            return completed_from_message(message.completed)
         case _:
             raise ProtocolError(f"event {kind} is not known to this version of the client")
-
-
-def _started_value(message: pb.GenerationStarted) -> values.Started:
-    return values.Started(
-        message.request_id,
-        message.model,
-        message.num_prompt_tokens,
-        message.model_fingerprint,
-        message.max_tokens,
-        message.prompt_sha256,
-    )
-
-
-def _completed_value(message: pb.GenerationCompleted) -> values.Completed:
-    reason = _FINISH_REASONS_BACK.get(message.finish_reason)
-    if reason is None:
-        raise ProtocolError(f"finish_reason {message.finish_reason} is not known")
-    return values.Completed(
-        finish_reason=reason,
-        usage=values.Usage(message.usage.num_prompt_tokens, message.usage.num_generated_tokens),
-        speculation=values.SpeculationStats(
-            message.speculation.num_rounds,
-            message.speculation.num_draft_tokens,
-            message.speculation.num_accepted_tokens,
-        ),
-        timings=values.RequestTimings(
-            message.timings.queue_seconds,
-            message.timings.time_to_first_token_seconds,
-            message.timings.total_seconds,
-        ),
-        stop_string=message.stop_string,
-    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from exspec.core.errors import ProtocolError
+from dataclasses import asdict
+
+from exspec.core.errors import InvalidRequestError, ProtocolError
 from exspec.core.ids import Role
-from exspec.core.models import ModelFacts, TokenizerAssets
+from exspec.core.models import GenerationDefaults, ModelFacts, TokenizerAssets
+from exspec.core.params import SamplingParams
 from exspec.v1 import common_pb2, target_pb2
 
 _ROLES = {Role.DRAFT: common_pb2.ROLE_DRAFT, Role.TARGET: common_pb2.ROLE_TARGET}
@@ -38,6 +41,7 @@ def facts_to_message(facts: ModelFacts) -> common_pb2.ModelInfo:
         device=facts.device,
         num_parameters=facts.num_parameters,
         fingerprint=facts.fingerprint,
+        generation=_defaults_to_message(facts.generation),
     )
 
 
@@ -55,6 +59,7 @@ def facts_from_message(message: common_pb2.ModelInfo) -> ModelFacts:
         device=message.device,
         num_parameters=message.num_parameters,
         fingerprint=message.fingerprint,
+        generation=_defaults_from_message(message.generation),
     )
 
 
@@ -72,3 +77,31 @@ def tokenizer_from_message(message: target_pb2.GetTokenizerResponse) -> Tokenize
     return TokenizerAssets(
         message.tokenizer_json, message.chat_template, dict(message.special_tokens)
     )
+
+
+def _defaults_to_message(defaults: GenerationDefaults) -> common_pb2.GenerationDefaults:
+    return common_pb2.GenerationDefaults(
+        temperature=defaults.temperature,
+        top_k=defaults.top_k,
+        top_p=defaults.top_p,
+        min_p=defaults.min_p,
+        typical_p=defaults.typical_p,
+        repetition_penalty=defaults.repetition_penalty,
+    )
+
+
+def _defaults_from_message(message: common_pb2.GenerationDefaults) -> GenerationDefaults:
+    has = message.HasField
+    defaults = GenerationDefaults(
+        temperature=message.temperature if has("temperature") else None,
+        top_k=message.top_k if has("top_k") else None,
+        top_p=message.top_p if has("top_p") else None,
+        min_p=message.min_p if has("min_p") else None,
+        typical_p=message.typical_p if has("typical_p") else None,
+        repetition_penalty=message.repetition_penalty if has("repetition_penalty") else None,
+    )
+    try:
+        SamplingParams(**asdict(defaults))
+    except InvalidRequestError as error:
+        raise ProtocolError(f"worker.model.generation: {error.message}") from error
+    return defaults

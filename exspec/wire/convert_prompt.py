@@ -63,6 +63,7 @@ def resume_to_message(resume: values.Resume) -> pb.Resume:
         model_fingerprint=resume.model_fingerprint,
         max_tokens=resume.max_tokens,
         prompt_sha256=resume.prompt_sha256,
+        seed=resume.seed,
     )
 
 
@@ -71,7 +72,7 @@ def resume_from_message(message: pb.Resume) -> values.Resume | None:
     if message == pb.Resume():
         return None
     check_num_ids("resume", len(message.token_ids))
-    if not message.model_fingerprint:
+    if message.token_ids and not message.model_fingerprint:
         raise InvalidRequestError(
             "resume needs the model_fingerprint that the broken call started with", field="resume"
         )
@@ -80,6 +81,7 @@ def resume_from_message(message: pb.Resume) -> values.Resume | None:
         message.model_fingerprint,
         message.max_tokens,
         message.prompt_sha256,
+        message.seed if message.HasField("seed") else None,
     )
 
 

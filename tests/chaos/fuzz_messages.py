@@ -70,16 +70,19 @@ PLAUSIBLE: dict[str, tuple[Any, ...]] = {
     "start": (0, 0, 0, 1),
     "stop": ("stop",),
     "stop_token_ids": (0, 1, 5),
-    "temperature": (0.0,),
+    "temperature": (0.0, 0.7, 1.0),
     "text": ("Hello", "a prompt"),
     "token_ids": (5, 17, 99, 250),
     "tokens": (5, 17, 99, 250),
     "draft_tokens": (5, 17, 99, 250),
-    "top_k": (0,),
-    "top_p": (1.0,),
+    "top_k": (0, 5),
+    "top_p": (1.0, 0.9),
     "worker_id": ("fuzz-worker",),
 }
 """By field name; what has no entry gets a small number or a short text."""
+
+RARE = frozenset({"allowed_token_ids", "logit_bias", "resume", "resumes", "structured"})
+"""Fields that are mostly refused for what they say: with them no message would come far."""
 
 
 class Fuzzer:
@@ -107,7 +110,8 @@ class Fuzzer:
             oneof = field.containing_oneof
             if oneof is not None and chosen[oneof.name] != field.name:
                 continue
-            if self._random.random() < (0.3 if wildness else 0.05):
+            absent = 0.3 if wildness else 0.05
+            if self._random.random() < (0.8 if field.name in RARE else absent):
                 continue
             if field.is_repeated:
                 self._fill_list(getattr(message, field.name), field, wildness)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from exspec.client import AsyncClient
 from exspec.client.results import GenerationResult
@@ -159,11 +160,15 @@ class KillRange:
                 await self._start_worker(name, role)
         await self._cluster.until_ready(*self._proxies)
 
-    async def generate(self, client: AsyncClient, strike: Strike | None = None) -> GenerationResult:
+    async def generate(
+        self, client: AsyncClient, strike: Strike | None = None, **sampling: Any
+    ) -> GenerationResult:
         """One generation, struck or not; afterwards all workers are there again, and empty."""
         for _ in range(MAX_TRIES):
             self._conductor.prepare(strike)
-            result = await client.generate(PROMPT, max_tokens=NUM_TOKENS, ignore_eos=True)
+            result = await client.generate(
+                PROMPT, max_tokens=NUM_TOKENS, ignore_eos=True, **sampling
+            )
             if strike is None or self._conductor.struck:
                 break
         else:

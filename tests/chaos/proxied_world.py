@@ -17,6 +17,7 @@ import pytest
 from coordinator_world import Answer, World, request, world
 from toy import continuation
 
+from exspec.core.choosing import ChoiceRules
 from exspec.core.errors import (
     CapacityError,
     ExspecError,
@@ -80,28 +81,31 @@ class Crowd:
     def __init__(self, made: World, random: Random) -> None:
         self._made = made
         self._random = random
-        self._asked: list[tuple[asyncio.Task[Answer], tuple[int, ...], int]] = []
+        self._asked: list[tuple[asyncio.Task[Answer], ChoiceRules, tuple[int, ...], int]] = []
 
     def ask(self) -> None:
         """One more request."""
         random = self._random
         prompt = tuple(random.randrange(5, 90) for _ in range(random.randrange(1, 40)))
         max_tokens = random.randrange(1, 50)
-        asked = request(prompt, max_tokens, random.choice([None, None, 0, 7]))
-        self._asked.append((asyncio.create_task(self._made.ask(asked)), prompt, max_tokens))
+        sampling = {"temperature": random.choice([0.0, 0.5, 0.9]), "seed": random.randrange(9)}
+        asked = request(prompt, max_tokens, random.choice([None, None, 0, 7]), **sampling)
+        rules = ChoiceRules(len(prompt), **sampling)
+        task = asyncio.create_task(self._made.ask(asked))
+        self._asked.append((task, rules, prompt, max_tokens))
 
     @property
     def num_open(self) -> int:
         """Requests that have not ended."""
-        return sum(not task.done() for task, _, _ in self._asked)
+        return sum(not task.done() for task, *_ in self._asked)
 
     async def check(self) -> int:
         """Each ends right, or after a right beginning with a typed error; how many right."""
         num_right = 0
-        for task, prompt, max_tokens in self._asked:
+        for task, rules, prompt, max_tokens in self._asked:
             async with asyncio.timeout(REQUEST_SECONDS):
                 answer = await task
-            truth = continuation(prompt, max_tokens)
+            truth = continuation(prompt, max_tokens, rules=rules)
             assert answer.tokens == truth[: len(answer.tokens)]
             if answer.error is None:
                 assert answer.tokens == truth

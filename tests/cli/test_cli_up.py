@@ -11,11 +11,13 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
 
 from exspec import Client, InvalidRequestError, RequestCancelledError, UnavailableError
 from exspec.cli.child import ChildDiedError
 from exspec.cli.cluster import LocalCluster
 from exspec.cli.cluster_plan import ClusterPlan
+from exspec.cli.main import app
 from exspec.core.ids import Role
 from tests.cli.stubs import StubPlan
 
@@ -61,7 +63,7 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
     plan = StubPlan(kinds=(("draft-0", "stubborn"),), log_dir=tmp_path)
     cluster = LocalCluster(plan)
     cluster.start()
-    cluster.wait_ready(20)
+    cluster.wait_ready(60)
     pid = cluster.pids["draft-0"]
     start = time.perf_counter()
     cluster.stop(grace_seconds=0.5)
@@ -100,7 +102,7 @@ def test_a_cluster_that_does_not_get_ready_says_what_is_missing(tmp_path):
 def test_deaths_are_reported_once(tmp_path):
     with LocalCluster(StubPlan(num_targets=2, log_dir=tmp_path)) as cluster:
         cluster.kill("target-0")
-        deadline = time.perf_counter() + 5
+        deadline = time.perf_counter() + 60
         while cluster.is_running("target-0") and time.perf_counter() < deadline:
             time.sleep(0.02)
         assert [child.name for child in cluster.new_deaths()] == ["target-0"]
@@ -152,13 +154,33 @@ def test_commands_of_the_services(tmp_path):
 
 def test_the_policy_and_its_sizes_are_handed_on(tmp_path):
     plan = ClusterPlan(
-        policy="exspec", batch_size=4, window_size=16, num_speculative_tokens="auto:8"
-    )
+        policy="exspec", batch_size=4, window_size=16, num_speculative_tokens="auto:8",
+        generation_config="none",
+    )  # fmt: skip
     coordinator = " ".join(plan.coordinator_command(tmp_path / "c.port"))
     assert "--policy exspec --window-size 16 --batch-size 4 " in coordinator
-    assert "--num-speculative-tokens auto:8" in coordinator
+    assert "--num-speculative-tokens auto:8 --generation-config none" in coordinator
     target = " ".join(plan.worker_command(Role.TARGET, "t", "h:1", tmp_path / "t.port"))
     assert "--max-num-seqs 16" in target
+
+
+def test_how_tokens_are_chosen_is_handed_on_to_whom_it_concerns(tmp_path):
+    def commands(plan):
+        return (
+            " ".join(plan.coordinator_command(tmp_path / "c.port")),
+            *(
+                " ".join(plan.worker_command(role, "w", "h:1", tmp_path / "w.port"))
+                for role in (Role.TARGET, Role.DRAFT)
+            ),
+        )
+
+    plan = ClusterPlan(generation_config="none", draft_sample_method="greedy")
+    coordinator, target, draft = commands(plan)
+    assert "--generation-config none" in coordinator
+    assert "--draft-sample-method greedy" in draft
+    for command in (target, *commands(ClusterPlan())):
+        assert "--generation-config" not in command
+        assert "--draft-sample-method" not in command
 
 
 @pytest.mark.parametrize(
@@ -200,6 +222,11 @@ def test_plans_that_make_no_sense():
         ClusterPlan(num_targets=0)
     with pytest.raises(InvalidRequestError):
         ClusterPlan(num_drafts=-1)
+
+
+def test_help_says_what_a_table_of_draft_lengths_looks_like():
+    shown = CliRunner().invoke(app, ["up", "--help"], env={"COLUMNS": "400"}).stdout
+    assert "[[from rows, to rows, K], …]" in shown
 
 
 class Up:

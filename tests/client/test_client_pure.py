@@ -10,8 +10,8 @@ import pytest
 import exspec
 from exspec.client.attempts import Attempts, ClientSettings
 from exspec.client.courses import BatchCourse, GenerationCourse
+from exspec.client.folds import GenerationFold
 from exspec.client.requests import plan_batch, plan_generate
-from exspec.client.results import GenerationFold
 from exspec.client.waiting import ReadyWait, missing_of
 from exspec.core.acceptance import FinishReason
 from exspec.core.cluster import ClusterStatus, WorkerInfo, WorkerState, WorkerStatus
@@ -121,7 +121,7 @@ def test_events_after_the_end_are_a_protocol_error():
 
 def test_a_batch_refuses_an_index_it_did_not_ask_for():
     course = BatchCourse(plan_batch(["a", "b"], {}))
-    with pytest.raises(ProtocolError, match="prompt 2 of 2"):
+    with pytest.raises(ProtocolError, match="sequence 2 of 2"):
         course.take(pb.GenerateBatchResponse(index=2, delta=pb.GenerationDelta(text="x")))
 
 
@@ -163,6 +163,7 @@ def _started(index=0, **said):
 def test_a_batch_asks_again_for_what_is_left_of_it():
     course = BatchCourse(plan_batch(["a", "b", "c", "d"], {"request_id": "mine"}))
     said = {"model": "m", "model_fingerprint": "f", "max_tokens": 7, "prompt_sha256": b"h"}
+    said["seed"] = 2**64 - 1
     for message in (
         _started(0, **said),
         pb.GenerateBatchResponse(index=0, completed=pb.GenerationCompleted(finish_reason=3)),

@@ -18,7 +18,7 @@ from exspec import (
     UnavailableError,
 )
 from exspec.client.fake import FakeCoordinator, FakeReply
-from exspec.client.fake_answers import FAKE_FINGERPRINT
+from exspec.client.fake_answers import FAKE_FINGERPRINT, FAKE_SEED
 from exspec.core.generation import Resume
 
 TEXT = "a€b, héllo"
@@ -27,20 +27,21 @@ TEXT = "a€b, héllo"
 @pytest.mark.parametrize("places", [(0,), (1,), (5,), (len(TEXT),), (2, 4, 4, 9)])
 def test_a_lost_generation_goes_on_undisturbed(client, fake, quick_retries, places):
     fake.reply(TEXT)
-    whole = client.generate("Hi", request_id="mine", max_tokens=50)
+    whole = client.generate("Hi", request_id="mine", max_tokens=50, temperature=1)
     fake.script(FakeReply(TEXT, lose_after=places))
-    with client.stream("Hi", request_id="mine", max_tokens=50) as stream:
+    with client.stream("Hi", request_id="mine", max_tokens=50, temperature=1) as stream:
         events = list(stream)
         again = stream.final()
     assert [type(event) for event in events] == [Started, *[Delta] * len(TEXT), Completed]
     assert "".join(e.text for e in events if isinstance(e, Delta)) == TEXT
     assert again.num_resumes == len(places)
     assert whole.num_resumes == 0
-    for field in ("text", "token_ids", "usage", "finish_reason", "request_id", "model"):
+    for field in ("text", "token_ids", "usage", "finish_reason", "request_id", "model", "seed"):
         assert getattr(again, field) == getattr(whole, field)
     last = fake.requests[-1]
     sent = tuple(TEXT[: places[-1]].encode())
-    assert last.resume == Resume(sent, FAKE_FINGERPRINT, 50)
+    assert last.resume == Resume(sent, FAKE_FINGERPRINT, 50, seed=FAKE_SEED)
+    assert again.num_resumed_tokens == len(sent)
     assert last.request_id == "mine"
 
 
@@ -126,12 +127,12 @@ def test_a_final_error_in_place_of_the_rest_is_not_retried(client, fake, quick_r
 
 def test_a_stopped_coordinator_and_its_successor_are_one_to_the_client(open_client, quick_retries):
     """Stopped by its own will: calls are cut by the server, with a GOAWAY."""
-    text = "x" * 40
+    text = "x" * 4000  # never at its end before the stop
     with contextlib.ExitStack() as stack:
         with FakeCoordinator() as first:
             client = open_client(first.address)
             first.reply(text, delay_seconds=0.01)
-            stream = client.stream("Hi", max_tokens=100)
+            stream = client.stream("Hi", max_tokens=4000)
             deltas = stream.text_deltas()
             for _ in range(5):
                 next(deltas)

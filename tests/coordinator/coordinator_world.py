@@ -13,7 +13,7 @@ import grpc.aio
 from bell import Bell
 from fake_worker import NO_TOKENIZER, FakeWorker
 from patience import Patience
-from toy import ToyRunner, continuation, draft_language, facts, target_language
+from toy import VOCAB, ToyRunner, continuation, draft_language, facts, reported, target_language
 
 from coordinator.driver import Driver
 from coordinator.members import ServedModel
@@ -22,6 +22,7 @@ from coordinator.parts import SERVICE_NAMES, Parts, build
 from coordinator.pools import Pool
 from coordinator.settings import CoordinatorSettings
 from coordinator.traces import Traces
+from exspec.core.choosing import ChoiceRules
 from exspec.core.cluster import WorkerState
 from exspec.core.errors import ExspecError
 from exspec.core.generation import Completed, Delta, GenerationRequest, Started, TokenPrompt
@@ -118,6 +119,7 @@ class World:
         language: Callable[[Sequence[int]], int] | None = None,
         num_slots: int = 8,
         capacity: int = 256,
+        vocab_size: int = VOCAB,
         model: ModelFacts | None = None,
         tokenizer: TokenizerAssets = NO_TOKENIZER,
         kv_layout: str = "slots",
@@ -126,7 +128,9 @@ class World:
     ) -> FakeWorker:
         """A worker that was not started."""
         default = target_language if role is Role.TARGET else draft_language
-        runner = ToyRunner(language or default, num_slots=num_slots, capacity=capacity)
+        runner = ToyRunner(
+            language or default, num_slots=num_slots, capacity=capacity, vocab_size=vocab_size
+        )
         worker = FakeWorker(role, name, runner, self.bell, num_ahead)
         worker.kv_layout = kv_layout
         worker.draft_for = draft_for
@@ -168,7 +172,7 @@ class World:
         """Wait for it."""
         await self.bell.until(lambda: self.state(worker) is state)
 
-    async def eventually(self, predicate: Callable[[], object], seconds: float = 10.0) -> None:
+    async def eventually(self, predicate: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait for what nothing rings for."""
         async with asyncio.timeout(seconds):
             while not predicate():  # noqa: ASYNC110 - see above
@@ -278,6 +282,19 @@ def request(
     )
 
 
+def check_logprobs(answer: Answer, prompt: Sequence[int], rules: ChoiceRules) -> None:
+    """What the rules want reported came once for each token, in the order of the tokens."""
+    assert answer.error is None
+    said = [item for delta in answer.deltas for item in delta.logprobs]
+    of_prompt = [item for delta in answer.deltas for item in delta.prompt_logprobs]
+    wanted, wanted_of_prompt = rules.num_logprobs, rules.num_prompt_logprobs
+    truth = () if wanted is None else reported(prompt, answer.tokens, wanted)
+    assert said == list(truth)
+    if wanted_of_prompt is not None:
+        truth = reported(prompt[:1], prompt[1:], wanted_of_prompt)
+    assert of_prompt == list(() if wanted_of_prompt is None else truth)
+
+
 async def under_way(made: World, asked: GenerationRequest) -> asyncio.Task[Answer]:
     """A request of which something was streamed already."""
     seen = asyncio.Event()
@@ -294,10 +311,15 @@ async def under_way(made: World, asked: GenerationRequest) -> asyncio.Task[Answe
     return asking
 
 
-def check(answer: Answer, prompt: Sequence[int] = (11, 0, 2), max_tokens: int = 20) -> None:
-    """It ended well, with what plain decoding gives."""
+def check(
+    answer: Answer,
+    prompt: Sequence[int] = (11, 0, 2),
+    max_tokens: int = 20,
+    rules: ChoiceRules | None = None,
+) -> None:
+    """It ended well, with what plain decoding by the rules gives."""
     assert answer.error is None
-    assert answer.tokens == continuation(prompt, max_tokens)
+    assert answer.tokens == continuation(prompt, max_tokens, rules=rules)
     assert answer.completed is not None
     assert answer.completed.usage.num_generated_tokens == max_tokens
     assert answer.completed.usage.num_prompt_tokens == len(prompt)

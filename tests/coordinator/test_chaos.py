@@ -11,11 +11,12 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from coordinator_world import World, check, request, world
+from coordinator_world import World, check, check_logprobs, request, world
 from fake_worker import FakeWorker
 from toy import continuation
 
 from coordinator.scheduler.replay import replay_lines
+from exspec.core.choosing import ChoiceRules
 from exspec.core.cluster import WorkerState
 from exspec.core.errors import PeerError
 from exspec.core.ids import Role
@@ -29,7 +30,7 @@ class Chaos:
     def __init__(self, made: World, seed: int) -> None:
         self.made = made
         self.random = Random(seed)
-        self.asked: list[tuple[asyncio.Task, tuple[int, ...], int]] = []
+        self.asked: list[tuple[asyncio.Task, tuple[int, ...], int, ChoiceRules]] = []
         self._num_workers = 0
         made.patience.hold()
 
@@ -52,9 +53,15 @@ class Chaos:
         prompt = tuple(self.random.randrange(5, 90) for _ in range(self.random.randrange(1, 30)))
         max_tokens = self.random.randrange(1, 60)
         k = self.random.choice([None, None, None, 0, 1, 7])
-        asked = request(prompt, max_tokens, k)
+        seed, num_logprobs = self.random.randrange(9), self.random.choice([None, None, 1])
+        sampling = {"temperature": self.random.choice([0.0, 0.5, 0.9]), "seed": seed}
+        sampling["frequency_penalty"] = self.random.choice([0.0, 1.0])
+        reported = {"logprobs": num_logprobs, "prompt_logprobs": num_logprobs}
+        asked = request(prompt, max_tokens, k, **sampling, **reported)
+        reported = {f"num_{name}": number for name, number in reported.items()}
+        rules = ChoiceRules(len(prompt), **sampling, **reported)
         asked = replace(asked, priority=self.random.choice([0, 0, 0, -1, 2]))
-        self.asked.append((asyncio.create_task(self.made.ask(asked)), prompt, max_tokens))
+        self.asked.append((asyncio.create_task(self.made.ask(asked)), prompt, max_tokens, rules))
 
     async def _leave_call(self) -> None:
         if self.asked:
@@ -133,14 +140,16 @@ async def test_every_request_that_was_not_cancelled_ends_right(seed, settings, c
             await chaos.step()
         await chaos.end()
         num_checked = 0
-        for task, prompt, max_tokens in chaos.asked:
+        for task, prompt, max_tokens, rules in chaos.asked:
             done = await asyncio.gather(task, return_exceptions=True)
             if isinstance(done[0], asyncio.CancelledError):
                 continue
             if isinstance(done[0].error, PeerError):  # unlucky five times in a row: given up
-                assert done[0].tokens == continuation(prompt, max_tokens)[: len(done[0].tokens)]
+                truth = continuation(prompt, max_tokens, rules=rules)
+                assert done[0].tokens == truth[: len(done[0].tokens)]
                 continue
-            check(done[0], prompt, max_tokens)
+            check(done[0], prompt, max_tokens, rules)
+            check_logprobs(done[0], prompt, rules)
             num_checked += 1
         assert num_checked > 10
     replay_lines(trace.getvalue().splitlines())

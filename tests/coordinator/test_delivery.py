@@ -12,6 +12,7 @@ from toy import continuation
 from coordinator.delivery import Mailbox, merge, write
 from exspec.core import errors
 from exspec.core.acceptance import FinishReason
+from exspec.core.choosing import TokenLogprobs
 from exspec.core.generation import Completed, Delta, Usage
 from exspec.v1 import generation_pb2 as pb
 from exspec.wire import convert_generation as convert
@@ -31,6 +32,16 @@ async def test_unread_deltas_become_one():
     mailbox.put(END)
     assert await mailbox.take() == Delta("b" * 1000, tuple(range(1000)))
     assert await mailbox.take() == END
+
+
+async def test_logprobs_of_unread_deltas_are_kept_in_order():
+    scores = [TokenLogprobs(i, -i / 2) for i in range(4)]
+    mailbox = Mailbox()
+    mailbox.put(Delta("a", (1,), tuple(scores[1:2]), tuple(scores[:1])))
+    mailbox.put(Delta("bc", (2, 3), tuple(scores[2:])))
+    assert await mailbox.take() == Delta("abc", (1, 2, 3), tuple(scores[1:]), tuple(scores[:1]))
+    mailbox.put(Delta("d", (1,), tuple(scores[1:2])))
+    assert await mailbox.take() == Delta("d", (1,), tuple(scores[1:2]))
 
 
 async def test_a_reader_waits_for_what_comes():

@@ -11,6 +11,7 @@ from coordinator.ledger import Ledger
 from coordinator.output import Output, SequenceSpec
 from coordinator.text import TextCodec
 from exspec.core.acceptance import FinishReason
+from exspec.core.choosing import ChoiceRules, TokenLogprobs
 from exspec.core.errors import InternalError
 from exspec.core.generation import Completed, Delta, Event, Failed
 from exspec.core.ids import SequenceId
@@ -26,12 +27,20 @@ CODEC = TextCodec(TokenizerAssets(byte_level().to_str()))
 class Book:
     """A ledger with one sequence over a byte-level tokenizer, and what its client saw."""
 
-    def __init__(self, *, stop=(), stop_token_ids=(), max_tokens=50, codec=CODEC) -> None:
+    def __init__(
+        self, *, stop=(), stop_token_ids=(), max_tokens=50, codec=CODEC, prompt=PROMPT, **changes
+    ) -> None:
         self.now = 10.0
-        self.ledger = Ledger(lambda: self.now)
+        self.wasted: list[int] = []
+        self.ledger = Ledger(lambda: self.now, on_wasted=self.wasted.append)
         self.events: list[Event | Failed] = []
         spec = SequenceSpec(
-            NAME, PROMPT, len(PROMPT) + max_tokens, frozenset(stop_token_ids), tuple(stop)
+            NAME,
+            prompt,
+            len(prompt) + max_tokens,
+            frozenset(stop_token_ids),
+            tuple(stop),
+            **changes,
         )
         output = Output(spec, codec.open_stream())
         output.replay()
@@ -40,7 +49,8 @@ class Book:
     def commit(self, block: bytes, num_rejected: int = 0):
         """One round: all but the last byte were accepted drafts."""
         drafts = (*block[:-1], *[0] * num_rejected)
-        return self.ledger.commit(NAME, drafts, len(block) - 1, block[-1])
+        logprobs = tuple(_logprob(token) for token in block)
+        return self.ledger.commit(NAME, drafts, len(block) - 1, block[-1], logprobs)
 
     @property
     def text(self) -> str:
@@ -58,11 +68,16 @@ class Book:
         return self.events[-1]
 
 
+def _logprob(token: int) -> TokenLogprobs:
+    return TokenLogprobs(token, -token / 8, ((token, -token / 8),))
+
+
 def test_a_block_is_committed_and_streamed():
     book = Book()
     commit = book.commit(b"hello")
     assert (commit.num_committed, commit.is_finished) == (5, False)
-    assert book.events == [Delta("hello", tuple(b"hello"))]
+    logprobs = tuple(map(_logprob, b"hello"))
+    assert book.events == [Delta("hello", tuple(b"hello"), logprobs)]
     assert book.ledger.tokens(NAME, 0, 100) == (*PROMPT, *b"hello")
     assert book.ledger.tokens(NAME, 4, 6) == tuple(b"el")
     assert book.ledger.num_generated(NAME) == 5
@@ -113,6 +128,60 @@ def test_stop_strings_end_the_text_before_them_wherever_blocks_end(blocks, stop,
     assert (book.end.finish_reason, book.end.stop_string) == (FinishReason.STOP_STRING, met)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "stop", "text", "tokens"),
+    [
+        ([b"abSTOPcd"], ["STOP"], "abSTOP", b"abSTOP"),
+        ([b"abS", b"TO", b"Pcd"], ["STOP"], "abSTOP", b"abSTOP"),
+        ([b"aab", b"c"], ["abc", "bcd"], "aabc", b"aabc"),
+        ([b"abcd"], ["cd", "abc"], "abc", b"abc"),
+        (["aü".encode()[:2], "aü".encode()[2:]], ["ü"], "aü", "aü".encode()),
+    ],
+)
+def test_a_stop_string_is_the_end_of_the_text_if_it_is_to_be_included(blocks, stop, text, tokens):
+    book = Book(stop=stop, is_stop_included=True)
+    for block in blocks:
+        book.commit(block)
+    assert (book.text, book.tokens) == (text, tokens)
+    assert book.end.finish_reason is FinishReason.STOP_STRING
+
+
+@pytest.mark.parametrize("size", [1, 5, 12])
+@pytest.mark.parametrize(
+    ("min_tokens", "stop", "text", "tokens"),
+    [
+        (2, ["abc"], "", b"abc"),
+        (3, ["abc"], "abcx", b"abcxabc"),
+        (6, ["abc"], "abcx", b"abcxabc"),
+        (4, ["cxab"], "ab", b"abcxab"),
+        (4, ["xa", "bc", "abcy"], "abc", b"abcxa"),
+        (3, ["abc", "abcy"], "abcx", b"abcxabc"),
+        (12, ["abc"], "abcxabcabcab", b"abcxabcabcab"),
+    ],
+)
+def test_a_stop_string_that_is_complete_too_early_ends_nothing(
+    size, min_tokens, stop, text, tokens
+):
+    """One that only begins early does."""
+    book = Book(stop=stop, min_tokens=min_tokens, max_tokens=12)
+    rest = b"abcxabcabcab"
+    while rest and NAME in book.ledger:
+        book.commit(rest[:size])
+        rest = rest[size:]
+    assert (book.text, book.tokens) == (text, tokens)
+
+
+def test_a_stop_token_that_comes_too_early_does_not_end_the_text():
+    for size in (1, 3, 8):
+        book = Book(stop_token_ids=b"!", min_tokens=3)
+        rest = b"!a!b!c"
+        while rest and NAME in book.ledger:
+            book.commit(rest[:size])
+            rest = rest[size:]
+        assert book.tokens == b"!a!b!"
+        assert book.end.finish_reason is FinishReason.STOP_TOKEN
+
+
 def test_a_stop_string_with_the_last_token_allowed_is_a_stop():
     book = Book(stop=["cd"], max_tokens=4)
     book.commit(b"abcd")
@@ -144,6 +213,90 @@ def test_without_a_tokenizer_there_are_tokens_and_no_text():
     book = Book(codec=TextCodec(TokenizerAssets("")), max_tokens=3)
     book.commit(b"abc")
     assert (book.text, book.tokens) == ("", b"abc")
+
+
+@pytest.mark.parametrize(
+    "ending", [{"stop": ["cd"]}, {"stop_token_ids": b"d"}, {"max_tokens": 4}], ids=str
+)
+def test_logprobs_are_cut_where_tokens_are(ending):
+    book = Book(**ending)
+    book.commit(b"ab")
+    book.commit(b"cdef")
+    assert book.tokens == b"abcd"
+    logprobs = [one for e in book.events if isinstance(e, Delta) for one in e.logprobs]
+    assert logprobs == [_logprob(token) for token in b"abcd"]
+    assert book.end.usage.num_generated_tokens == 4
+
+
+def test_logprobs_of_the_prompt_may_come_in_any_pieces_and_again():
+    prompt = tuple(range(20, 28))
+    rules = ChoiceRules(8, num_prompt_logprobs=1)
+    book = Book(prompt=prompt, rules=rules)
+    scores = [_logprob(token) for token in prompt]
+
+    def lacking() -> str:
+        return book.ledger.lacking(NAME, 1, 0)
+
+    assert "position 1" in lacking()
+    book.ledger.note_prompt_logprobs(NAME, 1, scores[1:4])
+    assert "position 4" in lacking()
+    book.ledger.note_prompt_logprobs(NAME, 6, scores[6:])
+    assert "position 4" in lacking()
+    book.ledger.note_prompt_logprobs(NAME, 2, scores[2:6])
+    book.ledger.note_prompt_logprobs(NAME, 7, [scores[7], _logprob(99)])
+    assert lacking() == ""
+    assert book.ledger.rules(NAME) == rules
+    assert book.ledger.scored_token(NAME, 7) == prompt[7]
+    assert book.ledger.scored_token(NAME, 8) is None
+    book.commit(b"ab")
+    book.commit(b"cd")
+    deltas = [e for e in book.events if isinstance(e, Delta)]
+    assert [delta.prompt_logprobs for delta in deltas] == [tuple(scores[1:]), ()]
+    assert book.ledger.rules(NAME) is None
+    assert book.ledger.scored_token(NAME, 7) is None
+    book.ledger.note_prompt_logprobs(NAME, 1, scores[1:])
+    book.ledger.note_prompt_logprobs(SequenceId("gone"), 1, scores[1:])
+
+
+def test_what_was_left_out_of_a_decision_is_told():
+    book = Book(rules=ChoiceRules(3, num_logprobs=0))
+    assert book.ledger.lacking(NAME, 3, 3) == ""
+    assert "logprobs" in book.ledger.lacking(NAME, 3, 2)
+    assert Book().ledger.lacking(NAME, 3, 0) == ""
+    assert book.ledger.lacking(SequenceId("gone"), 3, 0) == ""
+
+
+def test_every_draft_token_that_came_is_verified_or_wasted():
+    """Those that were accepted and kept are the only useful ones."""
+    book = Book(stop_token_ids=b"!")
+    book.ledger.note_drafts(NAME, 4)
+    book.commit(b"ab", num_rejected=2)  # 1 of 3 accepted, 1 was not verified
+    book.ledger.note_drafts(NAME, 5)  # came too late
+    book.commit(b"c")
+    book.ledger.note_drafts(NAME, 3)
+    book.commit(b"d!ef")  # 3 accepted, 1 of them cut off
+    stats = book.end.speculation
+    assert (stats.num_rounds, stats.num_draft_tokens, stats.num_accepted_tokens) == (3, 6, 4)
+    assert stats.num_drafts_per_position == (2, 2, 2)
+    assert stats.num_accepted_per_position == (2, 1, 1)
+    num_cut = 2
+    assert book.end.usage.num_generated_tokens == 5 == 4 + 3 - num_cut
+    assert stats.num_wasted_tokens == 4 + 5 + 3 - 3
+    assert book.wasted == [9]
+    book.ledger.note_drafts(NAME, 2)  # for a sequence that has ended
+    assert book.wasted == [9, 2]
+
+
+@pytest.mark.parametrize("is_failure", [True, False])
+def test_what_was_drafted_for_a_lost_sequence_is_wasted(is_failure):
+    book = Book()
+    book.ledger.note_drafts(NAME, 7)
+    book.commit(b"abc", num_rejected=1)
+    if is_failure:
+        book.ledger.fail(NAME, InternalError("x"))
+    else:
+        book.ledger.cancel(NAME)
+    assert book.wasted == [5]
 
 
 def test_statistics_and_times():

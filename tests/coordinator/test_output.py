@@ -30,9 +30,15 @@ NO_STATS = SpeculationStats()
 PIECES = ["a", "b", "ab", "€", "€a", "üb", "𝄞", " "]
 
 
-def _spec(resumed=(), *, stop=(), stop_token_ids=(), max_tokens=60) -> SequenceSpec:
+def _spec(resumed=(), *, stop=(), stop_token_ids=(), max_tokens=60, **changes) -> SequenceSpec:
     return SequenceSpec(
-        NAME, PROMPT, len(PROMPT) + max_tokens, frozenset(stop_token_ids), tuple(stop), resumed
+        NAME,
+        PROMPT,
+        len(PROMPT) + max_tokens,
+        frozenset(stop_token_ids),
+        tuple(stop),
+        resumed,
+        **changes,
     )
 
 
@@ -87,7 +93,13 @@ def _generations(draw):
     stop = draw(st.lists(st.text("ab€ü ", min_size=1, max_size=4), max_size=3))
     stop_token_ids = draw(st.lists(st.sampled_from(tokens), max_size=1))
     max_tokens = draw(st.integers(1, len(tokens) + 3))
-    settings = {"stop": stop, "stop_token_ids": stop_token_ids, "max_tokens": max_tokens}
+    settings = {
+        "stop": stop,
+        "stop_token_ids": stop_token_ids,
+        "max_tokens": max_tokens,
+        "min_tokens": draw(st.sampled_from([0, 0, 3, max_tokens])),
+        "is_stop_included": draw(st.booleans()),
+    }
     return CODECS[kind], tokens, settings
 
 

@@ -22,6 +22,16 @@ def test_rules_of_speculation_that_can_be_read(text, monkeypatch):
     assert _loaded().num_speculative_tokens == text
 
 
+def test_the_models_advice_can_be_switched_off(monkeypatch, capsys):
+    assert _loaded().generation_config == "auto"
+    assert _loaded("--generation-config", "none").generation_config == "none"
+    monkeypatch.setenv("EXSPEC_GENERATION_CONFIG", "none")
+    assert _loaded().generation_config == "none"
+    with pytest.raises(SystemExit):
+        _loaded("--generation-config", "file")
+    assert "generation" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exspec.core.acceptance import (
+    Block,
     FinishReason,
     accept,
     common_prefix_length,
@@ -115,3 +116,21 @@ def test_common_prefix_length(left, right):
         len(left), len(right)
     )
     assert common_prefix_length(right, left) == length
+
+
+@pytest.mark.parametrize(
+    ("num_unstoppable", "kept", "finish"),
+    [
+        (0, 1, FinishReason.STOP_TOKEN),
+        (1, 3, FinishReason.STOP_TOKEN),
+        (3, 4, FinishReason.LENGTH),
+        (9, 4, FinishReason.LENGTH),
+    ],
+)
+def test_a_stop_token_that_may_not_end_it_yet_is_a_token_as_any_other(
+    num_unstoppable, kept, finish
+):
+    block = cut_block(
+        (7, 1, 7, 2, 7), stop_token_ids={7}, num_remaining=4, num_unstoppable=num_unstoppable
+    )
+    assert block == Block((7, 1, 7, 2)[:kept], finish)

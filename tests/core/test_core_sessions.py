@@ -54,6 +54,16 @@ def test_the_last_token_is_fed_even_if_it_is_held():
     assert table.held_tokens("a") == (1, 2, 3)
 
 
+def test_no_more_than_was_said_is_kept_unfed():
+    table = SessionTable(1)
+    served(table, key(0, 0), 0, [1, 2, 3, 4])
+    answer = table.admit(key(1, 0), 0, [1, 2, 3, 4, 5], now=0.0, most_kept=1)
+    assert answer == Feed(slot=0, start=1, tokens=(2, 3, 4, 5))
+    answer = table.admit(key(1, 1), 2, [3, 9], now=0.0, most_kept=5)
+    assert answer == Feed(slot=0, start=3, tokens=(9,))
+    assert table.held_tokens("a", 3) == (1, 2, 3)
+
+
 def test_a_repeated_call_returns_the_stored_reply():
     table = SessionTable(1)
     served(table, key(0, 3), 0, [1, 2], new_tokens=[7], result="first")

@@ -82,3 +82,45 @@ def test_what_was_shown_is_never_part_of_a_stop_string(stop, pieces):
         assert text.startswith(shown)
         held = text[len(shown) :]
         assert held == "" or any(s.startswith(held) and s != held for s in stop)
+
+
+@pytest.mark.parametrize(
+    ("stop", "pieces", "shown"),
+    [
+        (["b"], ["abc"], "ab"),
+        (["bc"], ["ab", "cd"], "abc"),
+        (["ab", "abc"], ["abc"], "abc"),
+        (["x"], ["ab"], "ab"),
+    ],
+)
+def test_a_stop_string_can_belong_to_the_text(stop, pieces, shown):
+    matcher = StopStringMatcher(stop, is_included=True)
+    text = "".join(matcher.push(piece) for piece in pieces)
+    assert text + matcher.flush() == shown
+
+
+@given(
+    stop=st.lists(st.text("ab", min_size=1, max_size=4), max_size=4),
+    early=st.lists(st.text("abc", max_size=3), max_size=5),
+    late=st.lists(st.text("abc", max_size=3), max_size=6),
+)
+def test_pieces_that_are_passed_by_complete_nothing_and_may_begin_something(stop, early, late):
+    matcher = StopStringMatcher(stop)
+    shown = "".join(matcher.pass_by(piece) for piece in early)
+    assert matcher.matched is None
+    text = "".join(early)
+    for piece in late:
+        before, text = len(text), text + piece
+        shown += matcher.push(piece)
+        ends = [
+            (i, -len(s), s) for s in stop for i in range(len(text)) if text.startswith(s, i)
+            and before < i + len(s) <= len(text)
+        ]  # fmt: skip
+        if not ends:
+            assert matcher.matched is None
+            continue
+        start, _, met = min(ends)
+        assert matcher.matched == met
+        assert shown == text[:start]
+        return
+    assert shown + matcher.flush() == text

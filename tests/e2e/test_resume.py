@@ -1,6 +1,7 @@
 """A coordinator killed in mid-generation and started again: nobody can tell but by the time.
 
-The workers stay; they forget what the dead coordinator had given them.
+The workers stay; they forget what the dead coordinator had given them. Tokens are drawn: what goes
+on does so with the seed, the counts and the logprobs of before.
 """
 
 from __future__ import annotations
@@ -17,14 +18,22 @@ from exspec.core.generation import Completed, Started
 from tests.e2e.conftest import plan
 
 PROMPTS = ("a request that is under way", "Zwölf Boxkämpfer 🦊 jagen", "1 2 3 1 2 3 1 2", "x")
-LENGTH = 150
-OPTIONS = {"max_tokens": LENGTH, "ignore_eos": True}
+LENGTH = 110
+SHORT = 16
+OPTIONS = {
+    "max_tokens": LENGTH, "ignore_eos": True, "temperature": 0.8, "top_p": 0.95,
+    "frequency_penalty": 0.2, "logprobs": 1, "prompt_logprobs": 0,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def cluster(make_cluster, target_dir, noise_dir):
-    """As few slots as sequences, so that one that is not freed is missed."""
-    cluster = make_cluster(plan(target_dir, noise_dir, max_num_seqs=2))
+    """Fewer slots than sequences, so that one that is not freed is missed.
+
+    A coordinator that is told to stop has no patience with what is under way.
+    """
+    flags = ("--grace-seconds", "1")
+    cluster = make_cluster(plan(target_dir, noise_dir, max_num_seqs=2, coordinator_flags=flags))
     yield cluster
     cluster.stop()
 
@@ -69,20 +78,28 @@ class Loss:
 def same(result: object, expected: GenerationResult) -> None:
     """All that does not depend on time is equal."""
     assert isinstance(result, GenerationResult), result
-    for field in ("text", "token_ids", "finish_reason", "usage", "stop_string", "model"):
+    for field in ("text", "token_ids", "finish_reason", "usage", "stop_string", "model", "seed"):
         assert getattr(result, field) == getattr(expected, field)
+    for field in ("logprobs", "prompt_logprobs"):
+        ours, theirs = getattr(result, field), getattr(expected, field)
+        assert [one.token_id for one in ours] == [one.token_id for one in theirs]
+        assert [one.logprob for one in ours] == pytest.approx([one.logprob for one in theirs])
+    assert len(result.logprobs) == len(result.token_ids)
 
 
 def all_slots_are_free(client: Client, undisturbed: list[GenerationResult]) -> None:
-    """The workers hold nothing of before: as many as fit run at once, and end."""
+    """The workers hold nothing of before: as many as fit run at once, and go as they went."""
     assert all(not worker.num_sequences for worker in client.cluster_status().workers)
-    results = client.generate_batch(PROMPTS, **OPTIONS)
-    for result, expected in zip(results, undisturbed, strict=True):
-        same(result, expected)
+    options = {**OPTIONS, "max_tokens": SHORT, "seed": undisturbed[0].seed}
+    for result, expected in zip(
+        client.generate_batch(PROMPTS, **options), undisturbed, strict=True
+    ):
+        assert isinstance(result, GenerationResult), result
+        assert result.token_ids == expected.token_ids[:SHORT]
         assert result.num_resumes == 0
 
 
-@pytest.mark.parametrize("num_tokens", [0, 1, 40, 100])
+@pytest.mark.parametrize("num_tokens", [0, 1, 40, 80])
 def test_a_stream_goes_on(cluster, undisturbed, num_tokens):
     loss = Loss(cluster, num_tokens)
     with Client(cluster.address) as client:
@@ -93,7 +110,7 @@ def test_a_stream_goes_on(cluster, undisturbed, num_tokens):
                 loss.note(event)
             result = stream.final()
         loss.done()
-        same(result, undisturbed[0])
+        same(result, client.generate(PROMPTS[0], **OPTIONS, seed=result.seed))
         assert (kinds.count(Started), kinds.count(Completed)) == (1, 1)
         assert kinds[0] is Started
         assert kinds[-1] is Completed
@@ -105,14 +122,15 @@ def test_a_stream_goes_on(cluster, undisturbed, num_tokens):
 async def test_asynchronous_streams_go_on_side_by_side(cluster, undisturbed):
     loss = Loss(cluster, 60)
 
-    async def read(client: AsyncClient, prompt: str) -> GenerationResult:
-        async with client.stream(prompt, **OPTIONS) as stream:
+    async def read(client: AsyncClient, prompt: str, seed: int) -> GenerationResult:
+        async with client.stream(prompt, **OPTIONS, seed=seed) as stream:
             async for event in stream:
                 loss.note(event)
             return await stream.final()
 
     async with AsyncClient(cluster.address) as client:
-        results = await asyncio.gather(*(read(client, prompt) for prompt in PROMPTS))
+        seeds = [expected.seed for expected in undisturbed]
+        results = await asyncio.gather(*map(read, [client] * len(seeds), PROMPTS, seeds))
     await asyncio.to_thread(loss.done)
     for result, expected in zip(results, undisturbed, strict=True):
         same(result, expected)
@@ -122,31 +140,34 @@ async def test_asynchronous_streams_go_on_side_by_side(cluster, undisturbed):
 
 def test_a_batch_resumes_what_is_left_of_it(cluster, undisturbed):
     loss = Loss(cluster, 200)
-    prompts = [*PROMPTS[:2], "", *PROMPTS[2:]]
+    options = {**OPTIONS, "seed": undisturbed[0].seed}
     with Client(cluster.address) as client:
-        with client.stream_batch(prompts, **OPTIONS) as stream:
+        with client.stream_batch([*PROMPTS, ""], **options) as stream:
             for _, event in stream:
                 loss.note(event)
-            results = stream.final()
+            *results, refused = stream.final()
         loss.done()
-        assert isinstance(results.pop(2), InvalidRequestError)
+        assert isinstance(refused, InvalidRequestError)
         for result, expected in zip(results, undisturbed, strict=True):
             same(result, expected)
         all_slots_are_free(client, undisturbed)
 
 
 def test_a_coordinator_that_is_told_to_stop_is_resumed_after_it_too(cluster, undisturbed):
+    def come_back() -> None:
+        """Once it has ended; until then the end may not come."""
+        cluster.restart_coordinator()
+        cluster.kill("target-0", signal.SIGCONT)
+
     with Client(cluster.address) as client:
-        with client.stream(PROMPTS[1], **OPTIONS) as stream:
+        with client.stream(PROMPTS[1], **OPTIONS, seed=undisturbed[1].seed) as stream:
             events = iter(stream)
             next(events)
             cluster.kill("target-0", signal.SIGSTOP)
             cluster.kill("coordinator", signal.SIGTERM)
-            restarting = threading.Thread(target=cluster.restart_coordinator)
-            restarting.start()
-            resuming = threading.Timer(8, cluster.kill, ("target-0", signal.SIGCONT))
-            resuming.start()
+            returning = threading.Thread(target=come_back)
+            returning.start()
             result = stream.final()
-        restarting.join(60)
-        resuming.join()
+        returning.join()
         same(result, undisturbed[1])
+        assert result.num_resumes == 1

@@ -34,6 +34,7 @@ from exspec.core.rounds import (
 )
 from exspec.v1 import common_pb2, draft_pb2, registry_pb2, target_pb2
 from exspec.wire import convert, convert_cluster, convert_model
+from tests.wire.sampling_strategies import ADVICE, LOGPROBS, RULES
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -53,14 +54,21 @@ def _distinct(entries: st.SearchStrategy) -> st.SearchStrategy:
     return lists.map(tuple)
 
 
-PREFILLS = st.builds(VerifyEntry, KEYS, U32, TOKENS, st.just(()), st.just(value=True))
-VERIFIES = st.builds(VerifyEntry, KEYS, U32, TOKENS, DRAFTS, st.just(value=False)) | PREFILLS
+RULED = (st.none() | RULES, st.none() | U32)
+PREFILLS = st.builds(VerifyEntry, KEYS, U32, TOKENS, st.just(()), st.just(value=True), *RULED)
+VERIFIES = (
+    st.builds(VerifyEntry, KEYS, U32, TOKENS, DRAFTS, st.just(value=False), *RULED) | PREFILLS
+)
 VERIFY_BATCHES = st.builds(VerifyBatch, BATCH_IDS, _distinct(VERIFIES), RELEASED)
-VERIFY_RESULTS = st.builds(VerifyResult, KEYS, STATUSES, U32, U32, st.none() | U32, st.text())
+VERIFY_RESULTS = st.builds(
+    VerifyResult, KEYS, STATUSES, U32, U32, st.none() | U32, st.text(), LOGPROBS, U32, LOGPROBS
+)
 VERIFY_REPLIES = st.builds(
     VerifyReply, BATCH_IDS, st.lists(VERIFY_RESULTS, max_size=3).map(tuple), TIMINGS
 )
-DRAFT_ENTRIES = st.builds(DraftEntry, KEYS, U32, TOKENS, st.integers(1, 2**32 - 1))
+DRAFT_ENTRIES = st.builds(
+    DraftEntry, KEYS, U32, TOKENS, st.integers(1, 2**32 - 1), st.none() | RULES
+)
 DRAFT_BATCHES = st.builds(DraftBatch, BATCH_IDS, _distinct(DRAFT_ENTRIES), RELEASED)
 DRAFT_RESULTS = st.builds(DraftResult, KEYS, STATUSES, U32, DRAFTS, st.text())
 DRAFT_REPLIES = st.builds(
@@ -80,6 +88,7 @@ FACTS = st.builds(
     device=LABELS,
     num_parameters=U64,
     fingerprint=LABELS,
+    generation=ADVICE,
 )
 WORKERS = st.builds(
     WorkerInfo,
@@ -276,3 +285,10 @@ def test_timings_that_are_no_times_are_refused(seconds):
         convert.verify_reply_from_message(target_pb2.VerifyResponse(timings=timings))
     with pytest.raises(ProtocolError, match="forward_seconds"):
         convert.draft_reply_from_message(draft_pb2.DraftResponse(timings=timings))
+
+
+def test_advice_that_no_request_could_give_is_a_protocol_error():
+    """Else every request that leaves the parameter out would be refused for it."""
+    advice = common_pb2.GenerationDefaults(top_p=2.0)
+    with pytest.raises(ProtocolError, match=r"worker.model.generation: top_p"):
+        convert_model.facts_from_message(common_pb2.ModelInfo(generation=advice))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from exspec.core import errors
 from exspec.core.acceptance import FinishReason
+from exspec.core.choosing import derive_seed
 from exspec.core.generation import (
     ChatMessage,
     ChatPrompt,
@@ -18,6 +19,7 @@ from exspec.core.generation import (
     Failed,
     GenerationRequest,
     RequestTimings,
+    Resume,
     SpeculationStats,
     Started,
     TextPrompt,
@@ -26,12 +28,11 @@ from exspec.core.generation import (
 )
 from exspec.core.params import SamplingParams, SpeculationParams
 from exspec.v1 import generation_pb2 as pb
+from exspec.v1.common_pb2 import GRAMMAR_KIND_REGEX, Grammar, TokenSequence, TokenValue
 from exspec.wire import convert_generation as convert
 from exspec.wire.convert_prompt import prompt_from_message
+from tests.wire.sampling_strategies import IDS, LOGPROBS, SAMPLING, TEXT, U32
 
-U32 = st.integers(0, 2**32 - 1)
-TEXT = st.text(min_size=1, max_size=10)
-IDS = st.lists(U32, max_size=5).map(tuple)
 SECONDS = st.floats(0, 1e9, allow_nan=False)
 PROMPTS = (
     st.builds(TextPrompt, TEXT)
@@ -41,12 +42,9 @@ PROMPTS = (
         st.lists(st.builds(ChatMessage, st.text(), st.text()), min_size=1, max_size=3).map(tuple),
     )
 )
-SAMPLING = st.builds(
-    SamplingParams,
-    max_tokens=st.integers(1, 2**31 - 1),
-    stop=st.lists(TEXT, max_size=3).map(tuple),
-    stop_token_ids=IDS,
-    ignore_eos=st.booleans(),
+SEEDS = st.integers(0, 2**64 - 1)
+RESUMES = st.builds(
+    Resume, IDS, TEXT, st.integers(0, 2**31 - 1), st.binary(max_size=4), st.none() | SEEDS
 )
 REQUESTS = st.builds(
     GenerationRequest,
@@ -56,15 +54,16 @@ REQUESTS = st.builds(
     st.text(max_size=128),
     st.text(max_size=8),
     priority=st.integers(-1000, 1000),
+    resume=st.none() | RESUMES,
 )
 EVENTS = (
-    st.builds(Started, TEXT, st.text(), U32)
-    | st.builds(Delta, st.text(), IDS)
+    st.builds(Started, TEXT, st.text(), U32, TEXT, U32, st.binary(max_size=4), SEEDS)
+    | st.builds(Delta, st.text(), IDS, LOGPROBS, LOGPROBS)
     | st.builds(
         Completed,
         st.sampled_from(FinishReason),
         st.builds(Usage, U32, U32),
-        st.builds(SpeculationStats, U32, U32, U32),
+        st.builds(SpeculationStats, U32, U32, U32, U32, IDS, IDS),
         st.builds(RequestTimings, SECONDS, SECONDS, SECONDS),
         st.text(),
     )
@@ -121,15 +120,41 @@ def _request(**sampling) -> pb.GenerateRequest:
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        (_request(temperature=0.7), "temperature"),
+        (_request(temperature=-0.1), "temperature"),
+        (_request(temperature=1e-9), "temperature"),
         (_request(temperature=math.nan), "temperature"),
         (_request(temperature=math.inf), "temperature"),
-        (_request(top_p=0.9), "top_p"),
+        (_request(top_p=0), "top_p"),
+        (_request(top_p=1.1), "top_p"),
         (_request(top_p=math.nan), "top_p"),
-        (_request(top_k=1), "top_k"),
+        (_request(top_k=-2), "top_k"),
+        (_request(min_p=math.nan), "min_p"),
+        (_request(typical_p=0), "typical_p"),
+        (_request(repetition_penalty=0), "repetition_penalty"),
+        (_request(repetition_penalty=math.nan), "repetition_penalty"),
+        (_request(presence_penalty=math.nan), "presence_penalty"),
+        (_request(frequency_penalty=2.5), "frequency_penalty"),
+        (_request(logit_bias=[TokenValue(token_id=1, value=math.nan)]), "logit_bias"),
+        (_request(logit_bias=[TokenValue(token_id=1)] * 2), "logit_bias"),
+        (_request(logit_bias=[TokenValue(token_id=i) for i in range(1025)]), "logit_bias"),
+        (_request(min_tokens=6, max_tokens=5), "min_tokens"),
+        (_request(logprobs=21), "logprobs"),
+        (_request(prompt_logprobs=21), "prompt_logprobs"),
+        (_request(bad_words=[""]), "bad_words"),
+        (_request(bad_words=["x"] * 1025), "bad_words"),
+        (_request(bad_words_ids=[TokenSequence()]), "bad_words_ids"),
+        (_request(allowed_token_ids=[1], banned_token_ids=[1, 2]), "banned_token_ids"),
+        (_request(structured=Grammar()), "structured"),
+        (_request(structured=Grammar(kind=77, text="x")), "structured"),
+        (_request(structured=Grammar(kind=GRAMMAR_KIND_REGEX)), "structured"),
+        (
+            _request(structured=Grammar(kind=GRAMMAR_KIND_REGEX, text="x"), ignore_eos=True),
+            "ignore_eos",
+        ),
         (_request(max_tokens=0), "max_tokens"),
         (_request(max_tokens=-3), "max_tokens"),
         (_request(stop=["x"] * 65), "stop"),
+        (_request(stop=["x"] * 10_000), "stop"),
         (_request(stop=["x" * 257]), "stop"),
         (_request(stop=[""]), "stop"),
         (_request(stop_token_ids=range(1025)), "stop_token_ids"),
@@ -155,10 +180,13 @@ def test_what_is_out_of_bounds_is_named(message, field):
     assert caught.value.field == field
 
 
-def test_parameters_that_say_greedy_are_served():
-    message = _request(temperature=0, top_p=1, top_k=0, seed=7, max_tokens=1, stop=["x" * 256] * 64)
-    request = convert.request_from_message(message)
-    assert request.sampling == SamplingParams(max_tokens=1, stop=("x" * 256,) * 64)
+def test_what_is_stated_is_kept_apart_from_what_is_left_out():
+    """A stated zero is no model's default, and a default is no stated zero."""
+    stated = _request(temperature=0, top_p=1, top_k=0, min_p=0, seed=0, logprobs=0)
+    assert convert.request_from_message(stated).sampling == SamplingParams(
+        temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0, logprobs=0
+    )
+    assert convert.request_from_message(_request()).sampling == SamplingParams()
 
 
 @pytest.mark.parametrize("num_prompts", [0, 1025])
@@ -167,6 +195,52 @@ def test_a_batch_has_a_bounded_number_of_prompts(num_prompts):
     with pytest.raises(errors.InvalidRequestError) as caught:
         convert.check_batch(batch)
     assert caught.value.field == "prompts"
+
+
+def test_completions_and_prompts_are_bounded_together():
+    batch = pb.GenerateBatchRequest(prompts=[pb.Prompt(text="x")] * 9, n=128)
+    with pytest.raises(errors.InvalidRequestError, match="1024, got 9 times 128") as caught:
+        convert.check_batch(batch)
+    assert caught.value.field == "n"
+    del batch.prompts[8:]
+    convert.check_batch(batch)
+    batch.n = 129
+    with pytest.raises(errors.InvalidRequestError, match="n must be 1 to 128") as caught:
+        convert.check_batch(batch)
+    assert caught.value.field == "n"
+
+
+def test_sequences_of_a_batch_are_counted_by_prompt_and_seeds_derived_by_them():
+    batch = pb.GenerateBatchRequest(
+        prompts=[pb.Prompt(text="a"), pb.Prompt(text="b")],
+        n=3,
+        request_id="r",
+        sampling=pb.SamplingParams(seed=5),
+        resumes=[pb.Resume(model_fingerprint="f", max_tokens=i) for i in range(6)],
+    )
+    convert.check_batch(batch)
+    assert convert.num_sequences(batch) == 6
+    requests = [convert.request_from_message(convert.batch_item(batch, i)) for i in range(6)]
+    assert [r.prompt for r in requests] == [TextPrompt("a")] * 3 + [TextPrompt("b")] * 3
+    assert [r.request_id for r in requests] == [f"r-{i}" for i in range(6)]
+    assert [r.sampling.seed for r in requests] == [derive_seed(5, i) for i in range(6)]
+    assert [r.resume.max_tokens for r in requests if r.resume] == list(range(6))
+    batch.sampling.ClearField("seed")
+    assert convert.request_from_message(convert.batch_item(batch, 4)).sampling.seed is None
+    del batch.resumes[2:]
+    with pytest.raises(errors.InvalidRequestError, match="one per sequence") as caught:
+        convert.check_batch(batch)
+    assert caught.value.field == "resumes"
+
+
+def test_a_long_list_is_not_sent_for_every_sequence_of_a_large_batch():
+    batch = pb.GenerateBatchRequest(prompts=[pb.Prompt(text="x")] * 64, n=16)
+    batch.sampling.allowed_token_ids.extend(range(4096))
+    convert.check_batch(batch)
+    batch.sampling.allowed_token_ids.append(4096)
+    with pytest.raises(errors.InvalidRequestError, match="fewer prompts") as caught:
+        convert.check_batch(batch)
+    assert caught.value.field == "allowed_token_ids"
 
 
 def test_a_batch_id_leaves_room_for_the_ids_of_its_prompts():

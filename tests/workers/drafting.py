@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from toy import VOCAB, ToyRunner, draft_language, target_language
+from toy_choices import toy_choice
 
 from draft_worker.drafter import Drafter
 from draft_worker.model_proposer import ModelProposer
+from exspec.core.choosing import ChoiceRules
 from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import (
     DraftBatch,
@@ -63,10 +65,11 @@ class Row:
     round_index: int = 0
     proposals: tuple[int, ...] = ()
     last: DraftEntry | None = None
+    rules: ChoiceRules | None = None
 
     def entry(self, num_draft_tokens: int) -> DraftEntry:
         self.round_index += 1
-        self.last = ask(
+        entry = ask(
             self.log,
             num_draft_tokens,
             start=min(self.believed, len(self.log) - 1),
@@ -74,6 +77,7 @@ class Row:
             epoch=self.epoch,
             name=self.name,
         )
+        self.last = entry if entry.start else replace(entry, rules=self.rules)
         return self.last
 
     def note(self, result: DraftResult) -> None:
@@ -85,5 +89,7 @@ class Row:
         """Some proposals and the bonus token, which may be the draft's next choice, or not."""
         self.log = (*self.log, *self.proposals[:num_accepted])
         language = draft_language if is_guessed else target_language
-        self.log = (*self.log, language(self.log))
+        choice = toy_choice(language, self.log, self.rules)
+        assert choice is not None
+        self.log = (*self.log, choice)
         self.proposals = ()

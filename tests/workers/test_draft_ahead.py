@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from drafting import POISONS, PROMPT, Poisoned, ask, make_drafter, reply_of, result_of
 from toy import ToyRunner, continuation, draft_language, noise_language
 
 from draft_worker.drafter import Drafter
+from exspec.core.choosing import ChoiceRules
 from exspec.core.ids import SequenceId
 from exspec.core.rounds import EntryStatus
 
@@ -138,6 +141,24 @@ def test_a_step_goes_on_for_all_rows_in_one_pass():
     desk.runner.passes.clear()
     run_ahead(desk.drafter)
     assert desk.fed == [3, 3]
+
+
+def test_what_other_rules_drafted_ahead_is_not_proposed():
+    """The log is as it was guessed, but the sequence came back with another seed."""
+    desk = Desk(num_ahead=4)
+    for epoch, seed in enumerate((1, 2, 2)):
+        rules = ChoiceRules(len(PROMPT), temperature=1.0, seed=seed)
+        entry = replace(ask(PROMPT, 3, epoch=epoch), rules=rules)
+        desk.runner.passes.clear()
+        result = result_of(desk.drafter, entry)
+        assert result.draft_tokens == continuation(PROMPT, 3, draft_language, rules)
+        assert len(desk.fed) == (3, 3, 0)[epoch]
+        run_ahead(desk.drafter)
+        log = (*PROMPT, *continuation(PROMPT, 4, draft_language, rules))
+        later = ask(log, 2, start=len(PROMPT), round_index=2, epoch=epoch)
+        proposals = result_of(desk.drafter, later).draft_tokens
+        assert proposals == continuation(log, 2, draft_language, rules)
+    assert not desk.runner.violations
 
 
 def test_what_is_released_is_not_drafted_for():

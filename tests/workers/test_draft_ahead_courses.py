@@ -11,11 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyRunner, continuation, draft_language
 
+from exspec.core.choosing import ChoiceRules
 from exspec.core.ids import SequenceId
 from exspec.core.rounds import DraftEntry, EntryStatus
 from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.model_runner import ModelRunner
 from tests.engine.tiny import tiny_loaded
+
+RULES = (
+    None,
+    ChoiceRules(2, temperature=1.0, seed=3, presence_penalty=0.5),
+    ChoiceRules(2, banned_token_ids=tuple(range(5, 60, 2)), temperature=0.0),
+)
 
 
 @dataclass
@@ -32,7 +39,7 @@ class Pair:
         self.runners = [kind(draft_language, num_slots=2, capacity=self.capacity) for _ in range(2)]
         self.ahead = make_drafter(self.runners[0], self.num_ahead)
         self.plain = make_drafter(self.runners[1])
-        self.rows = [Row(str(i), PROMPT[i:]) for i in range(3)]
+        self.rows = [Row(str(i), PROMPT[i:], rules=RULES[i]) for i in range(3)]
 
     def tell(self, *entries: DraftEntry, released=()) -> None:
         replies = [reply_of(d, *entries, released=released) for d in (self.ahead, self.plain)]
@@ -77,6 +84,8 @@ class Pair:
     def move(self, i: int, is_whole: bool) -> None:
         """A new epoch, which should come with the whole log."""
         row = self.rows[i]
+        if is_whole:
+            row.rules = RULES[(i + row.epoch + 1) % len(RULES)]
         row.epoch, row.round_index = row.epoch + 1, 0
         row.believed = 0 if is_whole else row.believed
 

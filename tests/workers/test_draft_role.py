@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 from drafting import PROMPT, ask, reply_of
@@ -12,7 +13,9 @@ from draft_worker.__main__ import DraftRole
 from draft_worker.model_proposer import ModelProposer
 from draft_worker.servicer import DraftServicer
 from draft_worker.settings import DraftSettings
+from exspec.core.choosing import ChoiceRules
 from exspec.core.ids import Role
+from exspec.engine import worker_model
 from exspec.runtime.clock import monotonic
 from exspec.runtime.settings import load_settings
 from exspec.runtime.worker_thread import WorkerThread
@@ -53,3 +56,23 @@ def test_the_ngram_draft_does_not_do_it(capsys):
         load_settings(DraftSettings, ["--model", "ngram", "--draft-ahead", "2"])
     assert "--draft-ahead" in capsys.readouterr().err
     assert load_settings(DraftSettings, ["--model", "ngram"]).draft_ahead == 0
+
+
+@pytest.mark.parametrize("method", ["shared", "greedy"])
+def test_how_to_draft_for_requests_that_sample_is_a_setting(monkeypatch, method):
+    """Unless told otherwise, with the target's noise."""
+    runner = ToyRunner(draft_language)
+    monkeypatch.setattr(worker_model, "load_worker_model", lambda *_: (None, runner))
+    settings = load_settings(DraftSettings, ["--draft-sample-method", method])
+    assert DraftSettings().draft_sample_method == "shared"
+    proposer = DraftRole(settings, Identity(Role.DRAFT, "d"))._proposer()
+    rules = ChoiceRules(5, temperature=0.7, repetition_penalty=1.1)
+    proposer.open_choosing(rules)
+    followed = rules if method == "shared" else replace(rules, temperature=0.0)
+    assert runner.opened == [followed]
+
+
+def test_another_way_to_draft_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        load_settings(DraftSettings, ["--draft-sample-method", "gumbel"])
+    assert "--draft-sample-method" in capsys.readouterr().err

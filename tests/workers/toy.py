@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Sequence
 from zlib import crc32
 
+from toy_choices import VOCAB, Language, ToyChoosing, toy_choice, toy_logprobs
+
+from exspec.core.choosing import ChoiceRules, TokenLogprobs
+from exspec.core.errors import InvalidRequestError
 from exspec.core.models import ModelFacts
 from exspec.engine.model_runner import PassOutput, RowInput
-
-Language = Callable[[Sequence[int]], int]
-VOCAB = 97
-"""Ids of the toy languages; 0 to 4 are never chosen."""
 
 
 def target_language(context: Sequence[int]) -> int:
@@ -35,13 +35,27 @@ def noise_language(context: Sequence[int]) -> int:
 
 
 def continuation(
-    prompt: Sequence[int], num_tokens: int, language: Language = target_language
+    prompt: Sequence[int],
+    num_tokens: int,
+    language: Language = target_language,
+    rules: ChoiceRules | None = None,
 ) -> tuple[int, ...]:
     """Plain decoding, token by token."""
     log = list(prompt)
     for _ in range(num_tokens):
-        log.append(language(log))
+        choice = toy_choice(language, log, rules)
+        assert choice is not None
+        log.append(choice)
     return tuple(log[len(prompt) :])
+
+
+def reported(
+    prompt: Sequence[int], tokens: Sequence[int], num_top: int
+) -> tuple[TokenLogprobs, ...]:
+    """The logprobs of tokens that follow a prompt."""
+    log = (*prompt, *tokens)
+    places = range(len(prompt), len(log))
+    return tuple(toy_logprobs(log[:i], log[i], num_top) for i in places)
 
 
 def facts(name: str = "toy", **changes: object) -> ModelFacts:
@@ -63,7 +77,7 @@ def facts(name: str = "toy", **changes: object) -> ModelFacts:
 
 
 class ToyRunner:
-    """`forward` and `release` as the engine's runner has them."""
+    """`forward`, `release` and `open_choosing` as the engine's runner has them."""
 
     def __init__(
         self,
@@ -80,6 +94,7 @@ class ToyRunner:
         self.violations: list[str] = []
         self.failures: list[Exception] = []
         """Raised by the next passes, one each."""
+        self.opened: list[ChoiceRules] = []
         self.entered = threading.Event()
         """Set when a pass begins."""
         self.gate = threading.Event()
@@ -106,13 +121,34 @@ class ToyRunner:
             raise self.failures.pop(0)
         self._check(rows)
         self.passes.append(list(rows))
+        choices = tuple(self._row(row) for row in rows)
+        stuck = (i for i, row in enumerate(rows) if row.num_choices and not choices[i])
         return PassOutput(
-            choices=tuple(self._row(row) for row in rows),
+            choices=choices,
             align_seconds=0.0,
             forward_seconds=0.001,
             num_moved_rows=0,
             num_moved_bytes=0,
+            stuck_rows=frozenset(stuck),
+            logprobs=tuple(map(self._logprobs, rows, choices)),
+            scored=tuple(map(self._scored, rows)),
         )
+
+    def open_choosing(self, rules: ChoiceRules) -> ToyChoosing:
+        """Refuses what the vocabulary does not have, and grammars."""
+        if rules.grammar is not None:
+            raise InvalidRequestError("toys know no grammar", field="structured")
+        named = (
+            ("logit_bias", (token for token, _ in rules.logit_bias)),
+            ("allowed_token_ids", rules.allowed_token_ids),
+            ("banned_token_ids", rules.banned_token_ids),
+            ("bad_words", (token for word in rules.bad_words for token in word)),
+        )
+        for field, tokens in named:
+            if any(token >= self.facts.vocab_size for token in tokens):
+                raise InvalidRequestError(f"{field}: a token id is not known", field=field)
+        self.opened.append(rules)
+        return ToyChoosing(rules)
 
     def release(self, slot: int) -> None:
         """The slot's memory is as good as empty."""
@@ -122,17 +158,47 @@ class ToyRunner:
     def _row(self, row: RowInput) -> tuple[int, ...]:
         context = self._slots[row.slot][: row.start] + list(row.tokens)
         self._slots[row.slot] = context
-        num_before = len(context) - row.num_choices
-        return tuple(self._language(context[: num_before + i + 1]) for i in range(row.num_choices))
+        rules = None if row.choosing is None else row.choosing.rules
+        choices: list[int] = []
+        for end in range(len(context) - row.num_choices + 1, len(context) + 1):
+            choice = toy_choice(self._language, context[:end], rules)
+            if choice is None:
+                break
+            choices.append(choice)
+        return tuple(choices)
+
+    def _logprobs(self, row: RowInput, choices: Sequence[int]) -> tuple[TokenLogprobs, ...]:
+        if row.choosing is None or row.choosing.rules.num_logprobs is None:
+            return ()
+        context, num_top = self._slots[row.slot], row.choosing.rules.num_logprobs
+        first = len(context) - row.num_choices + 1
+        return tuple(
+            toy_logprobs(context[: first + i], choice, num_top) for i, choice in enumerate(choices)
+        )
+
+    def _scored(self, row: RowInput) -> tuple[TokenLogprobs, ...]:
+        num_top = (row.choosing.rules.num_prompt_logprobs if row.choosing else None) or 0
+        context = self._slots[row.slot]
+        return tuple(
+            toy_logprobs(context[: row.start + i + 1], token, num_top)
+            for i, token in enumerate(row.scored)
+        )
 
     def _check(self, rows: list[RowInput]) -> None:
         if len({row.slot for row in rows}) != len(rows) or not rows:
             self.violations.append(f"no rows, or a slot twice: {rows}")
         for row in rows:
-            held = len(self._slots[row.slot])
-            if row.start > held or not row.tokens or row.num_choices > len(row.tokens):
-                self.violations.append(f"{held} tokens are held: {row}")
+            held = self._slots[row.slot]
+            if row.start > len(held) or not row.tokens or row.num_choices > len(row.tokens):
+                self.violations.append(f"{len(held)} tokens are held: {row}")
             if row.start + len(row.tokens) > self.capacity:
                 self.violations.append(f"beyond the capacity: {row}")
             if not all(0 <= token < self.facts.vocab_size for token in row.tokens):
                 self.violations.append(f"outside the vocabulary: {row}")
+            needs_history = row.choosing and row.choosing.rules.needs_history
+            if needs_history and list(row.history) != held[: row.start]:
+                self.violations.append(f"{held[: row.start]} came before: {row}")
+            if any(map(int.__ne__, row.tokens[1:], row.scored)):
+                self.violations.append(f"what is scored does not follow: {row}")
+            if len(row.scored) > len(row.tokens):
+                self.violations.append(f"more is scored than fed: {row}")
