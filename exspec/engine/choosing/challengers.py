@@ -80,24 +80,36 @@ def _hashed_high(
     """Rows and columns whose noise may lift even the best score not seen over the winner."""
     own = counters(draws.ids_of(torch.arange(num_columns, device=rows.device)))
     lowest = lowest_hash_of(standing.sums[rows] - standing.bound[rows])
-    if rows.device.type == "cpu":
-        hashes = unfinished_hashes_on_cpu(draws.keys[rows], own)
-        found = [
-            np.flatnonzero(row >= bound)
-            for row, bound in zip(hashes, lowest[:, 0].tolist(), strict=True)
-        ]
-        repeats = torch.tensor([len(columns) for columns in found])
-        return rows.repeat_interleave(repeats), torch.from_numpy(np.concatenate(found))
-    parts = zip(rows.split(_ROWS_AT_ONCE), lowest.split(_ROWS_AT_ONCE), strict=True)
-    hit = torch.cat(
-        [
-            torch.stack((part[hits[:, 0]], hits[:, 1]))
-            for part, bound in parts
-            for hits in [(unfinished_hashes(draws.keys[part], own) >= bound).nonzero()]
-        ],
-        dim=1,
-    )
-    return hit[0], hit[1]
+    find = _high_one_by_one if rows.device.type == "cpu" else _high_together
+    found_rows, columns = find(draws.keys[rows], own, lowest)
+    return rows[found_rows], columns
+
+
+def _high_one_by_one(
+    keys: torch.Tensor, own: torch.Tensor, lowest: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the hashes of keys `[M, 1]` and counters `[n]` are at least `lowest` `[M, 1]`."""
+    bounds = zip(unfinished_hashes_on_cpu(keys, own), lowest[:, 0].tolist(), strict=True)
+    found = [np.flatnonzero(hashes >= bound) for hashes, bound in bounds]
+    counts = torch.tensor([len(columns) for columns in found])
+    columns = torch.from_numpy(np.concatenate(found))
+    return torch.arange(len(keys)).repeat_interleave(counts), columns
+
+
+def _high_together(
+    keys: torch.Tensor, own: torch.Tensor, lowest: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on any device."""
+    found = [
+        (
+            unfinished_hashes(keys[begin : begin + _ROWS_AT_ONCE], own)
+            >= lowest[begin : begin + _ROWS_AT_ONCE]
+        ).nonzero()
+        + torch.tensor([begin, 0], device=keys.device)
+        for begin in range(0, len(keys), _ROWS_AT_ONCE)
+    ]
+    rows, columns = torch.cat(found).unbind(1)
+    return rows, columns
 
 
 def _best_kept(

@@ -26,12 +26,12 @@ def choose(
     `NOT_FINITE` where the largest logit is not a finite number, `STUCK` where the rules leave no
     token. Each choice depends on its own row and rules only.
     """
-    best = logits.amax(dim=-1)
+    best = torch.empty_like(logits[:, 0])
     chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     with _on_one_thread(logits.device):
         for group, places in _by_need(asked):
             rows = logits if len(places) == len(logits) else logits[places]
-            chosen[places] = _choose_alike(rows, group, token_ids)
+            chosen[places], best[places] = _choose_alike(rows, group, token_ids)
     return chosen.masked_fill_(~(best.abs() < _LARGEST_LOGIT), NOT_FINITE)
 
 
@@ -77,8 +77,9 @@ def _by_need(asked: Sequence[Asked]) -> list[tuple[list[Asked], list[int]]]:
 
 def _choose_alike(
     logits: torch.Tensor, group: Sequence[Asked], token_ids: torch.Tensor | None
-) -> torch.Tensor:
-    """Token ids `[M]` or `STUCK` of rows that all draw, or all take the best."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids `[M]` or `STUCK` of rows that all draw, or all take the best; and the largest
+    logits `[M]`."""
     choosing, first = group[0].choosing, group[0].first_position
     scores = logits
     if choosing.changes_logits_at(first):
@@ -88,11 +89,12 @@ def _choose_alike(
         apply_rules(scores, group)
         scores = scores if token_ids is None else scores[:, token_ids]
     if choosing.rules.temperature > 0:
-        columns = draw(scores, draws_of(group, scores, token_ids))
+        columns, best = draw(scores, draws_of(group, scores, token_ids))
     else:
         columns = scores.argmax(dim=-1)
+        best = scores.gather(1, columns[:, None])[:, 0]
     # Where there is no choice a column may be anything.
     chosen = columns if token_ids is None else token_ids[columns.clamp(0, len(token_ids) - 1)]
     if scores is logits:
-        return chosen
-    return chosen.masked_fill(scores.amax(dim=-1) == float("-inf"), STUCK)
+        return chosen, best.to(logits.dtype)
+    return chosen.masked_fill(best == float("-inf"), STUCK), logits.amax(dim=-1)
