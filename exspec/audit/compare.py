@@ -60,8 +60,9 @@ class Evidence:
     """The logits where an answer leaves its reference, computed in float64 on the common prefix.
 
     `margin` is how far the best token leads the second; `reference_gap` and `served_gap` how far
-    each of the two tokens in question lies behind the best. `rounding_error` is the largest
-    difference between the reference's own logits and the float64 ones along this very prefix.
+    each of the two tokens in question lies behind the best: by how much two logits would have to
+    come nearer for it to be chosen (`exspec.engine.reference_margins`). `rounding_error` is the
+    largest difference between the reference's own logits and the float64 ones along this prefix.
     """
 
     best_token: int
@@ -78,7 +79,7 @@ class Evidence:
 
     @property
     def is_tie(self) -> bool:
-        """Whether rounding alone can make either of the two tokens the largest."""
+        """Whether rounding alone can make either of the two tokens the choice."""
         return max(self.reference_gap, self.served_gap) <= self.bound
 
 

@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from exspec.audit.compare import Comparison, Difference, DifferenceKind, Evidence, compare
+from exspec.core.choosing import ChoiceRules
 from exspec.core.generation import SpeculationStats
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt as it was sent, in token ids."""
+    """A prompt as it was sent, in token ids. `rules` None: the best logit wins."""
 
     prompt_id: str
     category: str
     prompt_tokens: tuple[int, ...]
+    rules: ChoiceRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,8 @@ class Answer:
 class Judge(Protocol):
     """Looks at the logits behind a difference."""
 
-    def weigh(
-        self, prompt_tokens: Sequence[int], common: Sequence[int], difference: Difference
-    ) -> Evidence:
-        """Evidence at the position after the prompt and the `common` tokens."""
+    def weigh(self, question: Question, common: Sequence[int], difference: Difference) -> Evidence:
+        """Evidence at the position after the question's prompt and the `common` tokens."""
         ...
 
 
@@ -148,7 +148,7 @@ def _weigh(
     difference = comparison.difference
     if error or difference is None or difference.kind is not DifferenceKind.OTHER_TOKEN:
         return None
-    return judge.weigh(question.prompt_tokens, reference[: difference.position], difference)
+    return judge.weigh(question, reference[: difference.position], difference)
 
 
 def _sum(stats: Sequence[SpeculationStats]) -> SpeculationStats:

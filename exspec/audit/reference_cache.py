@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import Enum
 from hashlib import sha256
 from pathlib import Path
 
+from exspec.core.choosing import ChoiceRules
 from exspec.core.errors import InvalidRequestError
 
 _VERSION = 1
@@ -27,11 +29,12 @@ class ReferenceKey:
     prompt_tokens: tuple[int, ...]
     max_tokens: int
     stop_token_ids: tuple[int, ...]
+    rules: ChoiceRules | None = None
 
     @property
     def digest(self) -> str:
         """A name for it."""
-        parts = [
+        parts: list[object] = [
             self.fingerprint,
             self.dtype,
             self.numerics,
@@ -39,7 +42,9 @@ class ReferenceKey:
             self.max_tokens,
             self.stop_token_ids,
         ]
-        return sha256(json.dumps(parts).encode()).hexdigest()
+        if self.rules is not None:
+            parts.append(asdict(self.rules))
+        return sha256(json.dumps(parts, default=_enum_value).encode()).hexdigest()
 
 
 class ReferenceCache:
@@ -87,6 +92,11 @@ class ReferenceCache:
         except OSError as error:
             raise _bad(f"{self._path} cannot be written: {error.strerror}") from error
         self._num_unsaved = 0
+
+
+def _enum_value(value: object) -> object:
+    assert isinstance(value, Enum)
+    return value.value
 
 
 def _read(path: Path) -> dict[str, tuple[int, ...]]:

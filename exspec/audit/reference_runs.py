@@ -15,12 +15,14 @@ import transformers
 from transformers import PreTrainedModel
 
 from exspec.audit.compare import Difference, Evidence
+from exspec.audit.equality import Question
 from exspec.audit.reference_cache import ReferenceCache, ReferenceKey
 from exspec.core.errors import InvalidRequestError
 from exspec.core.models import ModelFacts
 from exspec.engine.kv.hf_adapter import native_attention
 from exspec.engine.loading import LoadedModel, ModelSettings, load_model
-from exspec.engine.reference import generate_plain
+from exspec.engine.reference import generate_plain, sampler_of
+from exspec.engine.reference_margins import needed_change
 
 _SAVE_EVERY = 8
 _FLOAT64 = "float64"
@@ -63,27 +65,30 @@ class ReferenceDecoder:
             )
 
     def decode(
-        self, prompt_tokens: tuple[int, ...], max_tokens: int, stop_token_ids: Collection[int]
+        self, question: Question, max_tokens: int, stop_token_ids: Collection[int]
     ) -> tuple[int, ...]:
-        """Plain greedy decoding of one prompt, or what it gave before."""
+        """Plain decoding of one prompt, or what it gave before."""
         key = ReferenceKey(
             fingerprint=self.facts.fingerprint,
             dtype=self.facts.dtype,
             numerics=_NUMERICS,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=question.prompt_tokens,
             max_tokens=max_tokens,
             stop_token_ids=tuple(sorted(stop_token_ids)),
+            rules=question.rules,
         )
         known = self._cache.get(key)
         if known is not None:
             return known
-        tokens = generate_plain(self._loaded, prompt_tokens, max_tokens, stop_token_ids)
+        tokens = generate_plain(
+            self._loaded, question.prompt_tokens, max_tokens, stop_token_ids, question.rules
+        )
         self._cache.put(key, tokens)
         return tokens
 
     def decode_all(
         self,
-        prompts: Sequence[tuple[int, ...]],
+        questions: Sequence[Question],
         max_tokens: int,
         stop_token_ids: Collection[int],
         on_done: Callable[[], None],
@@ -91,8 +96,8 @@ class ReferenceDecoder:
         """All prompts one by one; saved on the way, so that an interrupted run can go on."""
         references: list[tuple[int, ...]] = []
         try:
-            for number, prompt in enumerate(prompts, start=1):
-                references.append(self.decode(prompt, max_tokens, stop_token_ids))
+            for number, question in enumerate(questions, start=1):
+                references.append(self.decode(question, max_tokens, stop_token_ids))
                 if number % _SAVE_EVERY == 0:
                     self._cache.save()
                 on_done()
@@ -100,9 +105,7 @@ class ReferenceDecoder:
             self._cache.save()
         return tuple(references)
 
-    def weigh(
-        self, prompt_tokens: Sequence[int], common: Sequence[int], difference: Difference
-    ) -> Evidence:
+    def weigh(self, question: Question, common: Sequence[int], difference: Difference) -> Evidence:
         """The logits after the prompt and the `common` tokens, in float64.
 
         The rounding error is measured along the positions that were decided before, and this one,
@@ -110,7 +113,7 @@ class ReferenceDecoder:
         """
         assert difference.reference_token is not None
         assert difference.served_token is not None
-        tokens = [*prompt_tokens, *common]
+        tokens = [*question.prompt_tokens, *common]
         num_positions = len(common) + 1
         exact = _last_logits(self._exact_model(), tokens, num_positions)
         errors = [
@@ -119,14 +122,18 @@ class ReferenceDecoder:
             .max()
             for dtype in {self.facts.dtype, self._served_dtype}
         ]
-        top = exact[-1].topk(2)
-        best, second = top.indices.tolist()
+        sampler = sampler_of(self._loaded, len(question.prompt_tokens), question.rules)
+        best, second = sampler.best_two(exact[-1], tokens)
+        margin, reference_gap, served_gap = (
+            needed_change(sampler, exact[-1], tokens, token)
+            for token in (second, difference.reference_token, difference.served_token)
+        )
         return Evidence(
             best_token=best,
             second_token=second,
-            margin=float(top.values[0] - top.values[1]),
-            reference_gap=float(top.values[0] - exact[-1, difference.reference_token]),
-            served_gap=float(top.values[0] - exact[-1, difference.served_token]),
+            margin=margin,
+            reference_gap=reference_gap,
+            served_gap=served_gap,
             rounding_error=max(float(error) for error in errors),
         )
 

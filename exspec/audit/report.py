@@ -19,7 +19,8 @@ class Conditions:
 
     `kv_layouts` are those of the cluster's target workers, `num_target_slots` the sequences they
     can hold, `rows_per_round` what they verified at once on average. `speculation` is the number
-    of draft tokens that was asked for, else the cluster's own setting.
+    of draft tokens that was asked for, else the cluster's own setting. `sampling` holds what was
+    asked for of the choice of tokens, as text; empty: the best ones.
     """
 
     dataset: str
@@ -40,6 +41,7 @@ class Conditions:
     speculation: str
     num_tokens: int
     served_seconds: float
+    sampling: str = ""
 
     @property
     def layout(self) -> str:
@@ -97,7 +99,8 @@ DIFFERENCE_COLUMNS = (
     "tie?",
 )
 BOUND_NOTE = (
-    "margin, gap: logits in float64 on the common prefix. bound: 2 x the largest difference "
+    "margin, gap: how much nearer two logits, in float64 on the common prefix, would have to come "
+    "for the other token to be chosen. bound: 2 x the largest difference "
     "between logits in the working precision and in float64 along that prefix."
 )
 
@@ -136,8 +139,9 @@ def heading(report: EqualityReport) -> str:
         f"served: {c.model} in {c.served_dtype}, draft {drafts}, policy {c.policy}, "
         f"K = {c.speculation}, {c.num_in_flight} requests in flight, "
         f"{c.num_target_slots} target slots\n"
-        f"reference: plain greedy decoding at batch 1 in {c.reference_dtype}, transformers' own "
-        "cache and attention"
+        f"reference: plain {'decoding' if c.sampling else 'greedy decoding'} at batch 1 in "
+        f"{c.reference_dtype}, transformers' own cache and attention"
+        f"{' and processors; ' + c.sampling if c.sampling else ''}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from exspec.core.errors import InvalidRequestError
@@ -17,10 +18,26 @@ def numbers_of(name: str, text: str) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not numbers or min(numbers) < 1:
-        raise InvalidRequestError(
-            f"--{name.replace('_', '-')} takes positive numbers with commas, got {text!r}",
-            field=name,
-        )
+        raise _not_numbers(name, text, "positive numbers")
+    return numbers
+
+
+def counts_of(name: str, text: str) -> tuple[int, ...]:
+    """Whole numbers, 0 among them, with commas between them."""
+    numbers = decimals_of(name, text)
+    if any(number != int(number) for number in numbers):
+        raise _not_numbers(name, text, "whole numbers")
+    return tuple(map(int, numbers))
+
+
+def decimals_of(name: str, text: str) -> tuple[float, ...]:
+    """Numbers that are not negative, with commas between them."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(0 <= number < math.inf for number in numbers):
+        raise _not_numbers(name, text, "numbers of 0 or more")
     return numbers
 
 
@@ -66,6 +83,12 @@ def speculations_of(texts: Sequence[str], policies: Sequence[str]) -> dict[str, 
             f"--speculation says nothing about {', '.join(missing)}", field="speculation"
         )
     return {policy: found.get(policy) or found[""] for policy in policies}
+
+
+def _not_numbers(name: str, text: str, what: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"--{name.replace('_', '-')} takes {what} with commas, got {text!r}", field=name
+    )
 
 
 def _split(text: str) -> list[str]:

@@ -6,9 +6,9 @@ All benchmarks and the audit send their requests from here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, islice
+from itertools import cycle, islice, zip_longest
 
 from exspec.client import (
     Access,
@@ -34,12 +34,14 @@ def ignore_progress() -> None:
 class LoadPlan:
     """How requests are sent. `options` are those of every request, `access` lets them in.
 
-    `num_in_flight` requests are open at any time, until none is left to send.
+    `num_in_flight` requests are open at any time, until none is left to send. With a `first_seed`
+    each has a seed of its own: that one, the next one, …
     """
 
     num_in_flight: int
     options: GenerateOptions
     access: Access = field(default_factory=Access)
+    first_seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_in_flight < 1:
@@ -47,6 +49,12 @@ class LoadPlan:
                 f"at least one request must be in flight, not {self.num_in_flight}",
                 field="batch_size",
             )
+
+    def options_of(self, index: int) -> GenerateOptions:
+        """Those of one request."""
+        if self.first_seed is None:
+            return self.options
+        return {**self.options, "seed": self.first_seed + index}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,9 @@ class LoadOutcome:
             sum(one.num_rounds for one in stats),
             sum(one.num_draft_tokens for one in stats),
             sum(one.num_accepted_tokens for one in stats),
+            sum(one.num_wasted_tokens for one in stats),
+            _sums(one.num_drafts_per_position for one in stats),
+            _sums(one.num_accepted_per_position for one in stats),
         )
 
     def raise_first_error(self) -> None:
@@ -122,7 +133,7 @@ async def _run(
         async def send_until_none_is_left() -> None:
             for index, prompt in waiting:
                 sent = monotonic()
-                result = await _ask(client, prompt, plan.options)
+                result = await _ask(client, prompt, plan.options_of(index))
                 answers[index] = result, monotonic() - sent
                 on_done()
 
@@ -144,6 +155,11 @@ async def _ask(
         return await client.generate(prompt, **options)
     except ExspecError as error:
         return error
+
+
+def _sums(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Position by position; a list that ends early has zeros."""
+    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
 
 
 def tokenize_chats(client: Client, texts: Sequence[str], max_length: int) -> TokenizedPrompts:

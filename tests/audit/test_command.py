@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from exspec.cli.audit import app
 from exspec.client.fake import FakeCoordinator
 from exspec.client.fake_answers import FAKE_MODEL_NAME, tokens_of
+from exspec.core.choosing import ChoiceRules
 from exspec.core.cluster import WorkerInfo, WorkerState, WorkerStatus
 from exspec.core.ids import Role, WorkerId
 from exspec.engine.loading import ModelSettings, load_model
@@ -64,13 +65,13 @@ def fake(model_dir):
         yield coordinator
 
 
-def run(fake, model_dir, tmp_path):
+def run(fake, model_dir, tmp_path, *options):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(TEXTS))
     report = tmp_path / "report.json"
     arguments = ["equality", "--address", fake.address, "--dataset", f"lines:{prompts}"]
     arguments += ["--no-chat", "--max-tokens", str(MAX_TOKENS), "--batch-size", "1"]
-    arguments += ["--model", model_dir, "--json", str(report)]
+    arguments += ["--model", model_dir, "--json", str(report), *options]
     result = CliRunner().invoke(app, arguments)
     return result, json.loads(report.read_text()) if report.exists() else None
 
@@ -86,6 +87,40 @@ def test_answers_of_plain_decoding_pass(fake, model_dir, truths, tmp_path):
     assert audit["conditions"]["model"] == FAKE_MODEL_NAME
     assert audit["conditions"]["kv_layouts"] == ["padded"]
     assert "100.00%" in result.output
+
+
+def test_draws_are_held_against_plain_draws(fake, model_dir, tmp_path):
+    loaded = load_model(ModelSettings(model_dir, dtype="float32", device="cpu"))
+    for text in TEXTS:
+        prompt = tokens_of(text)
+        rules = ChoiceRules(
+            len(prompt), temperature=1.5, top_p=0.9, seed=7, ending_token_ids=STOPS, min_tokens=2
+        )
+        fake.reply(bytes(generate_plain(loaded, prompt, MAX_TOKENS, STOPS, rules)).decode("ascii"))
+    options = ["--temperature", "1.5", "--top-p", "0.9", "--seed", "7", "--min-tokens", "2"]
+    result, report = run(fake, model_dir, tmp_path, *options)
+    assert result.exit_code == 0, result.output
+    assert report["audits"][0]["conditions"]["sampling"] == (
+        "temperature 1.5, top_p 0.9, seed 7, min_tokens 2"
+    )
+    sent = fake.requests[-1].sampling
+    assert (sent.temperature, sent.top_k, sent.repetition_penalty, sent.seed) == (1.5, 0, 1.0, 7)
+
+
+def test_answers_of_plain_decoding_are_not_those_of_a_draw(fake, model_dir, truths, tmp_path):
+    for truth in truths:
+        fake.reply(truth)
+    result, report = run(fake, model_dir, tmp_path, "--temperature", "1.5", "--seed", "7")
+    assert result.exit_code == 1
+    assert report["verdict"] == "FAIL"
+
+
+@pytest.mark.parametrize("option", ["--bad-word=x", "--logprobs=2", "--prompt-logprobs=0"])
+def test_what_cannot_be_audited_is_refused(fake, model_dir, tmp_path, option):
+    result, report = run(fake, model_dir, tmp_path, option)
+    assert result.exit_code == 2
+    assert report is None
+    assert "cannot be audited" in result.output
 
 
 def test_a_changed_token_fails_and_is_listed(fake, model_dir, truths, tmp_path):

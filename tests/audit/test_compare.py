@@ -28,8 +28,8 @@ class FixedJudge:
         self.served_gap = served_gap
         self.asked = []
 
-    def weigh(self, prompt_tokens, common, difference):
-        self.asked.append((tuple(prompt_tokens), tuple(common), difference))
+    def weigh(self, question, common, difference):
+        self.asked.append((question.prompt_tokens, tuple(common), difference))
         return evidence(self.served_gap)
 
 

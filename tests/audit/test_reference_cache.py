@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from exspec.audit.reference_cache import ReferenceCache, ReferenceKey
+from exspec.core.choosing import ChoiceRules, Grammar, GrammarKind
 from exspec.core.errors import InvalidRequestError
 
 KEY = ReferenceKey("f00d", "float32", "torch 2", (1, 5, 6), 4, (2,))
@@ -32,6 +33,7 @@ def test_a_reference_survives_the_process(tmp_path):
         {"prompt_tokens": (1, 5)},
         {"max_tokens": 5},
         {"stop_token_ids": (2, 3)},
+        {"rules": ChoiceRules(3, temperature=1.0)},
     ],
 )
 def test_everything_it_depends_on_is_part_of_the_key(change):
@@ -39,6 +41,18 @@ def test_everything_it_depends_on_is_part_of_the_key(change):
     cache.put(KEY, (10, 11, 2))
     assert cache.get(replace(KEY, **change)) is None
     assert cache.get(KEY) == (10, 11, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 1}, {"top_p": 0.5}, {"grammar": Grammar(GrammarKind.REGEX, "a+")}],
+)
+def test_every_rule_is_part_of_the_key(change):
+    cache = ReferenceCache()
+    sampled = replace(KEY, rules=ChoiceRules(3, temperature=1.0))
+    cache.put(sampled, (10, 11, 2))
+    assert cache.get(replace(sampled, rules=replace(sampled.rules, **change))) is None
+    assert cache.get(replace(sampled, rules=replace(sampled.rules))) == (10, 11, 2)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from exspec.audit.compare import Difference, DifferenceKind
+from exspec.audit.equality import Question
 from exspec.audit.reference_cache import ReferenceCache
 from exspec.audit.reference_runs import ReferenceDecoder
+from exspec.core.choosing import ChoiceRules
 from exspec.core.errors import InvalidRequestError
 from exspec.engine.loading import ModelSettings, load_model
 from exspec.engine.reference import generate_plain
@@ -45,6 +47,10 @@ def decoder_of(model_dir, dtype="float32", served_dtype="float32", cache=None):
     return ReferenceDecoder(settings, served_dtype, cache or ReferenceCache())
 
 
+def asked(prompt=PROMPT, rules=None):
+    return Question("0", "", prompt, rules)
+
+
 def other_token(reference, position, served_token):
     return Difference(DifferenceKind.OTHER_TOKEN, position, reference[position], served_token)
 
@@ -54,7 +60,8 @@ def test_it_decodes_plainly_and_saves(model_dir, tmp_path):
     decoder = decoder_of(model_dir, cache=cache)
     done = []
     prompts = [PROMPT, (9,)]
-    found = decoder.decode_all(prompts, MAX_TOKENS, STOPS, lambda: done.append(1))
+    questions = [asked(prompt) for prompt in prompts]
+    found = decoder.decode_all(questions, MAX_TOKENS, STOPS, lambda: done.append(1))
     loaded = load_model(ModelSettings(model_dir, dtype="float32", device="cpu"))
     assert found == tuple(generate_plain(loaded, p, MAX_TOKENS, STOPS) for p in prompts)
     assert len(done) == ReferenceCache(tmp_path / "cache.json").num_references == 2
@@ -62,9 +69,9 @@ def test_it_decodes_plainly_and_saves(model_dir, tmp_path):
 
 def test_a_known_reference_is_not_computed_again(model_dir, monkeypatch):
     cache = ReferenceCache()
-    first = decoder_of(model_dir, cache=cache).decode(PROMPT, MAX_TOKENS, STOPS)
+    first = decoder_of(model_dir, cache=cache).decode(asked(), MAX_TOKENS, STOPS)
     monkeypatch.setattr("exspec.audit.reference_runs.generate_plain", pytest.fail)
-    assert decoder_of(model_dir, cache=cache).decode(PROMPT, MAX_TOKENS, STOPS) == first
+    assert decoder_of(model_dir, cache=cache).decode(asked(), MAX_TOKENS, STOPS) == first
 
 
 @pytest.mark.parametrize(
@@ -73,21 +80,21 @@ def test_a_known_reference_is_not_computed_again(model_dir, monkeypatch):
 )
 def test_a_difference_is_weighed_in_float64(model_dir, dtype, served_dtype):
     decoder = decoder_of(model_dir, dtype, served_dtype)
-    reference = decoder.decode(PROMPT, MAX_TOKENS, STOPS)
+    reference = decoder.decode(asked(), MAX_TOKENS, STOPS)
     position = 3
-    found = decoder.weigh(PROMPT, reference[:position], other_token(reference, position, 96))
+    found = decoder.weigh(asked(), reference[:position], other_token(reference, position, 96))
     assert found.best_token == reference[position]
     assert found.reference_gap == 0.0
     assert found.served_gap >= found.margin > 0
     assert 0 < found.rounding_error < (1e-3 if served_dtype == "float32" else 1.0)
     second = other_token(reference, position, found.second_token)
-    assert decoder.weigh(PROMPT, reference[:position], second).served_gap == found.margin
+    assert decoder.weigh(asked(), reference[:position], second).served_gap == found.margin
 
 
 def test_a_wrong_token_is_no_tie_and_a_token_like_the_best_is(model_dir):
     decoder = decoder_of(model_dir)
-    reference = decoder.decode(PROMPT, MAX_TOKENS, STOPS)
-    assert not decoder.weigh(PROMPT, (), other_token(reference, 0, 96)).is_tie
+    reference = decoder.decode(asked(), MAX_TOKENS, STOPS)
+    assert not decoder.weigh(asked(), (), other_token(reference, 0, 96)).is_tie
     model = decoder._loaded.model
     exact = decoder._exact_model()
     for one in (model, exact):  # two rows of the embedding are one: their logits tie exactly
@@ -99,9 +106,42 @@ def test_a_wrong_token_is_no_tie_and_a_token_like_the_best_is(model_dir):
             plain = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
             plain.weight = torch.nn.Parameter(weight)
             one.set_output_embeddings(plain)
-    found = decoder.weigh(PROMPT, (), other_token(reference, 0, 96))
+    found = decoder.weigh(asked(), (), other_token(reference, 0, 96))
     assert found.is_tie
     assert found.margin == found.served_gap == 0.0
+
+
+DRAWN = ChoiceRules(len(PROMPT), temperature=1.0, top_p=0.8, seed=3)
+
+
+def test_rules_are_followed_and_part_of_what_is_remembered(model_dir):
+    cache = ReferenceCache()
+    decoder = decoder_of(model_dir, cache=cache)
+    drawn = decoder.decode(asked(rules=DRAWN), MAX_TOKENS, STOPS)
+    assert drawn == generate_plain(decoder._loaded, PROMPT, MAX_TOKENS, STOPS, DRAWN)
+    assert drawn != decoder.decode(asked(), MAX_TOKENS, STOPS)
+    assert decoder.decode(asked(rules=DRAWN), MAX_TOKENS, STOPS) == drawn
+    assert cache.num_references == 2
+
+
+def test_a_draw_is_weighed_by_what_would_have_made_it_another(model_dir):
+    """A token that was cut, and one that another seed would have drawn, are no matter of rounding;
+    one whose sum of logit and noise is the same as the best is."""
+    decoder = decoder_of(model_dir)
+    question = asked(rules=DRAWN)
+    reference = decoder.decode(question, MAX_TOKENS, STOPS)
+    other = decoder.decode(asked(rules=replace(DRAWN, seed=5)), MAX_TOKENS, STOPS)
+    place = next(i for i in range(MAX_TOKENS) if reference[i] != other[i])
+    for served in (other[place], 96):
+        found = decoder.weigh(question, reference[:place], other_token(reference, place, served))
+        assert found.best_token == reference[place]
+        assert found.reference_gap == 0.0
+        assert found.served_gap > 0.01
+        assert not found.is_tie
+    second = other_token(reference, place, found.second_token)
+    lead = decoder.weigh(question, reference[:place], second).margin
+    assert not decoder.weigh(question, reference[:place], second).is_tie
+    assert replace(found, served_gap=lead, rounding_error=lead).is_tie
 
 
 def test_other_weights_are_refused(model_dir):

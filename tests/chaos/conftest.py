@@ -1,4 +1,4 @@
-"""One zygote and one pair of models for all chaos tests."""
+"""One pair of models for all chaos tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import ChaosCluster, make_plan
-from tests.chaos.forks import Zygote
 from tests.chaos.models import Pair, Truth, save_pair
 
 # The coordinator's tests have a whole cluster in one event loop, and the workers' a toy model.
@@ -50,13 +49,6 @@ def pair(tmp_path_factory) -> Pair:
 def truth(pair) -> Truth:
     """Plain decoding of the target."""
     return Truth(pair)
-
-
-@pytest.fixture(scope="session")
-def zygote():
-    """The process that forks."""
-    with Zygote() as made:
-        yield made
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +59,7 @@ class Zygote:
             cwd=ROOT,
             start_new_session=True,
         )
+        self._asking = threading.Lock()
 
     def load(self, module: str, arguments: Sequence[str]) -> None:
         """Load the model of workers with these arguments before any is forked."""
@@ -91,9 +93,10 @@ class Zygote:
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        with self._asking:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError("the zygote died; its stderr says why")
         return json.loads(answer)

@@ -11,7 +11,7 @@ from exspec.runtime.clock import monotonic
 from exspec.v1 import common_pb2, draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
 from exspec.wire.channel import open_aio_channel
 
-RELEASE_SECONDS = 10.0
+RELEASE_SECONDS = 60.0
 """How long a release may be on its way."""
 
 

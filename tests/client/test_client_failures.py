@@ -194,7 +194,7 @@ def test_calls_after_close_are_refused(open_client, fake):
 
 
 def test_wait_until_ready(client, fake):
-    assert client.wait_until_ready(timeout=5).is_ready
+    assert client.wait_until_ready(timeout=60).is_ready
     fake.status = replace(fake.status, is_ready=False)
     with pytest.raises(UnavailableError, match="no target worker has joined"):
         client.wait_until_ready(timeout=0.3)

@@ -127,12 +127,12 @@ def test_a_final_error_in_place_of_the_rest_is_not_retried(client, fake, quick_r
 
 def test_a_stopped_coordinator_and_its_successor_are_one_to_the_client(open_client, quick_retries):
     """Stopped by its own will: calls are cut by the server, with a GOAWAY."""
-    text = "x" * 40
+    text = "x" * 4000  # never at its end before the stop
     with contextlib.ExitStack() as stack:
         with FakeCoordinator() as first:
             client = open_client(first.address)
             first.reply(text, delay_seconds=0.01)
-            stream = client.stream("Hi", max_tokens=100)
+            stream = client.stream("Hi", max_tokens=4000)
             deltas = stream.text_deltas()
             for _ in range(5):
                 next(deltas)

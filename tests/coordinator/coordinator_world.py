@@ -172,7 +172,7 @@ class World:
         """Wait for it."""
         await self.bell.until(lambda: self.state(worker) is state)
 
-    async def eventually(self, predicate: Callable[[], object], seconds: float = 10.0) -> None:
+    async def eventually(self, predicate: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait for what nothing rings for."""
         async with asyncio.timeout(seconds):
             while not predicate():  # noqa: ASYNC110 - see above

@@ -152,7 +152,7 @@ async def test_requests_that_come_while_a_draft_worker_hangs_do_not_wait_for_it(
     """Also those whose draft could not even be sent: the worker has all it may be sent."""
     monkeypatch.setattr(costs, "FIRST_IN_PLAY", 8)
     limits = {"max_batches_in_flight": in_flight, "batch_size": 1, "window_size": 8}
-    async with world(draft_timeout_seconds=600, **limits) as made, asyncio.timeout(15):
+    async with world(draft_timeout_seconds=600, **limits) as made, asyncio.timeout(60):
         made.patience.hold()
         await made.target()
         draft = await made.draft()

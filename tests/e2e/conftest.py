@@ -11,6 +11,7 @@ from exspec.cli.cluster import LocalCluster
 from exspec.cli.cluster_plan import ClusterPlan
 from exspec.engine.loading import ModelSettings, load_model
 from exspec.engine.reference import generate_plain
+from tests.e2e.forked import ForkedCluster
 from tests.engine.tiny import save_tiny_model
 
 STOP_IDS = (0, 1)
@@ -55,27 +56,38 @@ def plan(target: Path, draft: Path | str, **options) -> ClusterPlan:
 
 
 @pytest.fixture(scope="session")
-def make_cluster():
-    """Start clusters that are stopped at the end of the session."""
-    running = []
-
-    def start(cluster_plan: ClusterPlan) -> LocalCluster:
-        cluster = LocalCluster(cluster_plan)
-        running.append(cluster)
-        cluster.start()
-        cluster.wait_ready(120)
-        return cluster
-
-    yield start
-    for cluster in running:
+def running():
+    """Clusters that are stopped at the end of the session, if not before."""
+    clusters = list[LocalCluster]()
+    yield clusters
+    for cluster in clusters:
         cluster.stop()
         cluster.remove_logs()
 
 
+def _started(cluster: LocalCluster, running: list[LocalCluster]) -> LocalCluster:
+    running.append(cluster)
+    cluster.start()
+    cluster.wait_ready(120)
+    return cluster
+
+
 @pytest.fixture(scope="session")
-def noise_cluster(make_cluster, target_dir, noise_dir) -> LocalCluster:
+def make_cluster(running, zygote):
+    """Start clusters whose workers are forked."""
+    return lambda cluster_plan: _started(ForkedCluster(cluster_plan, zygote), running)
+
+
+@pytest.fixture(scope="session")
+def make_processes(running):
+    """Start clusters exactly as `exspec up` does."""
+    return lambda cluster_plan: _started(LocalCluster(cluster_plan), running)
+
+
+@pytest.fixture(scope="session")
+def noise_cluster(make_processes, target_dir, noise_dir) -> LocalCluster:
     """One target, one draft that is nearly always wrong."""
-    return make_cluster(plan(target_dir, noise_dir, max_num_seqs=4))
+    return make_processes(plan(target_dir, noise_dir, max_num_seqs=4))
 
 
 @pytest.fixture

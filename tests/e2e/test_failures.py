@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 
@@ -16,6 +14,7 @@ from exspec.cli.cluster import LocalCluster
 from exspec.core.cluster import ClusterStatus, WorkerState
 from exspec.core.ids import Role
 from tests.e2e.conftest import plan
+from tests.e2e.forked import run_worker
 
 PROMPT = "a request that is under way"
 LENGTH = 120
@@ -148,28 +147,14 @@ def test_without_a_target_requests_end_with_what_was_delivered(make_cluster, tar
 
 
 def test_a_draft_with_another_tokenizer_is_refused_by_name(
-    cluster: LocalCluster, stranger_dir, target_dir, tmp_path
+    cluster: LocalCluster, zygote, stranger_dir, target_dir, tmp_path
 ):
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "draft_worker",
-            "--model",
-            str(stranger_dir),
-            "--coordinator",
-            cluster.address,
-            "--worker-id",
-            "stranger",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 1
-    assert stranger_dir.name in run.stderr
-    assert target_dir.name in run.stderr
+    flags = ["--model", str(stranger_dir), "--coordinator", cluster.address]
+    flags += ["--worker-id", "stranger"]
+    exit_code, said = run_worker(zygote, "draft_worker", flags, tmp_path / "log")
+    assert exit_code == 1
+    assert stranger_dir.name in said
+    assert target_dir.name in said
     with Client(cluster.address) as client:
         wait_for(client, "stranger", WorkerState.REFUSED)
         (refused,) = [
@@ -180,8 +165,10 @@ def test_a_draft_with_another_tokenizer_is_refused_by_name(
         assert "tokenizer" in refused.reason
 
 
-def test_processes_stop_cleanly_and_free_their_ports(make_cluster, target_dir, noise_dir):
-    cluster = make_cluster(plan(target_dir, noise_dir))
+def test_processes_stop_cleanly_and_free_their_ports(
+    make_processes, make_cluster, target_dir, noise_dir
+):
+    cluster = make_processes(plan(target_dir, noise_dir))
     port = int(cluster.address.rpartition(":")[2])
     cluster.stop()
     assert cluster.pids == {}
@@ -191,13 +178,8 @@ def test_processes_stop_cleanly_and_free_their_ports(make_cluster, target_dir, n
     again.stop()
 
 
-def test_a_missing_model_is_named(tmp_path):
-    run = subprocess.run(
-        [sys.executable, "-m", "target_worker", "--model", str(tmp_path / "nowhere")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 1
-    assert "nowhere" in run.stderr
+def test_a_missing_model_is_named(zygote, tmp_path):
+    flags = ["--model", str(tmp_path / "nowhere")]
+    exit_code, said = run_worker(zygote, "target_worker", flags, tmp_path / "log")
+    assert exit_code == 1
+    assert "nowhere" in said

@@ -19,6 +19,7 @@ from tests.e2e.conftest import plan
 
 PROMPTS = ("a request that is under way", "Zwölf Boxkämpfer 🦊 jagen", "1 2 3 1 2 3 1 2", "x")
 LENGTH = 110
+SHORT = 16
 OPTIONS = {
     "max_tokens": LENGTH, "ignore_eos": True, "temperature": 0.8, "top_p": 0.95,
     "frequency_penalty": 0.2, "logprobs": 1, "prompt_logprobs": 0,
@@ -27,8 +28,12 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def cluster(make_cluster, target_dir, noise_dir):
-    """As few slots as sequences, so that one that is not freed is missed."""
-    cluster = make_cluster(plan(target_dir, noise_dir, max_num_seqs=2))
+    """Fewer slots than sequences, so that one that is not freed is missed.
+
+    A coordinator that is told to stop has no patience with what is under way.
+    """
+    flags = ("--grace-seconds", "1")
+    cluster = make_cluster(plan(target_dir, noise_dir, max_num_seqs=2, coordinator_flags=flags))
     yield cluster
     cluster.stop()
 
@@ -85,12 +90,12 @@ def same(result: object, expected: GenerationResult) -> None:
 def all_slots_are_free(client: Client, undisturbed: list[GenerationResult]) -> None:
     """The workers hold nothing of before: as many as fit run at once, and go as they went."""
     assert all(not worker.num_sequences for worker in client.cluster_status().workers)
-    options = {**OPTIONS, "max_tokens": 20, "seed": undisturbed[0].seed}
+    options = {**OPTIONS, "max_tokens": SHORT, "seed": undisturbed[0].seed}
     for result, expected in zip(
         client.generate_batch(PROMPTS, **options), undisturbed, strict=True
     ):
         assert isinstance(result, GenerationResult), result
-        assert result.token_ids == expected.token_ids[:20]
+        assert result.token_ids == expected.token_ids[:SHORT]
         assert result.num_resumes == 0
 
 
@@ -149,17 +154,20 @@ def test_a_batch_resumes_what_is_left_of_it(cluster, undisturbed):
 
 
 def test_a_coordinator_that_is_told_to_stop_is_resumed_after_it_too(cluster, undisturbed):
+    def come_back() -> None:
+        """Once it has ended; until then the end may not come."""
+        cluster.restart_coordinator()
+        cluster.kill("target-0", signal.SIGCONT)
+
     with Client(cluster.address) as client:
         with client.stream(PROMPTS[1], **OPTIONS, seed=undisturbed[1].seed) as stream:
             events = iter(stream)
             next(events)
             cluster.kill("target-0", signal.SIGSTOP)
             cluster.kill("coordinator", signal.SIGTERM)
-            restarting = threading.Thread(target=cluster.restart_coordinator)
-            restarting.start()
-            resuming = threading.Timer(8, cluster.kill, ("target-0", signal.SIGCONT))
-            resuming.start()
+            returning = threading.Thread(target=come_back)
+            returning.start()
             result = stream.final()
-        restarting.join(60)
-        resuming.join()
+        returning.join()
         same(result, undisturbed[1])
+        assert result.num_resumes == 1

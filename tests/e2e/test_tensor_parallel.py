@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from exspec import Client
-from exspec.cli.cluster import LocalCluster
 from exspec.core.ids import Role
 from exspec.wire.health import probe
 from tests.e2e.conftest import plan
@@ -58,17 +57,25 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.fixture
-def cluster(target_dir, noise_dir):
-    """A target that is two processes, and a draft that is two as well."""
+@pytest.fixture(scope="module")
+def cluster(make_processes, target_dir, noise_dir):
+    """A target that is two processes, and a draft that is two as well.
+
+    A test that breaks the target replaces it; the last one stops all.
+    """
     flags = ("--tensor-parallel", "2")
     options = {"max_num_seqs": 2, "target_flags": flags, "draft_flags": flags}
-    with LocalCluster(plan(target_dir, noise_dir, **options)) as running:
-        yield running
-    running.remove_logs()
+    return make_processes(plan(target_dir, noise_dir, **options))
 
 
-def test_it_serves_plain_decoding_and_ends_in_good_order(cluster, plain):
+def replace_target(cluster) -> None:
+    """Start it again, once it is gone."""
+    cluster.new_deaths()
+    cluster.restart_worker(TARGET, Role.TARGET)
+    cluster.wait_ready(SECONDS)
+
+
+def test_it_serves_plain_decoding(cluster, plain):
     with Client(cluster.address) as client:
         results = client.generate_batch(PROMPTS, max_tokens=24, ignore_eos=True)
         for prompt, result in zip(PROMPTS, results, strict=True):
@@ -78,12 +85,6 @@ def test_it_serves_plain_decoding_and_ends_in_good_order(cluster, plain):
         model = workers[role].model
         assert model is not None
         assert model.device == "2 x cpu"
-    ranks = [pid for name in (TARGET, DRAFT) for pid in ranks_of(cluster.pids[name])]
-    assert len(ranks) == 4
-    children = dict(cluster._children)
-    cluster.stop(grace_seconds=SECONDS)
-    assert [children[name].exit_code for name in (TARGET, DRAFT, COORDINATOR)] == [0, 0, 0]
-    assert not any(is_alive(pid) for pid in ranks)
 
 
 def test_health_is_answered_while_a_pass_waits_for_a_rank(cluster, plain):
@@ -120,7 +121,7 @@ def test_a_second_signal_ends_all_its_processes_at_once(cluster):
             wait_until(lambda: not child.is_running)
     assert child.exit_code == 0
     assert not any(is_alive(pid) for pid in ranks)
-    cluster.new_deaths()
+    replace_target(cluster)
 
 
 def test_it_is_lost_with_any_of_its_processes_and_replaced(cluster, plain):
@@ -134,12 +135,19 @@ def test_it_is_lost_with_any_of_its_processes_and_replaced(cluster, plain):
                 os.kill(ranks[1] if victim == "rank" else cluster.pids[TARGET], signal.SIGKILL)
                 wait_until(lambda: not cluster.is_running(TARGET))
                 wait_until(lambda pids=ranks: not any(is_alive(pid) for pid in pids))
-            cluster.new_deaths()
-            cluster.restart_worker(TARGET, Role.TARGET)
-            cluster.wait_ready(SECONDS)
+            replace_target(cluster)
             assert client.generate(prompt, max_tokens=30, ignore_eos=True).token_ids == plain(
                 prompt, 30, ()
             )
+
+
+def test_it_ends_in_good_order(cluster):
+    ranks = [pid for name in (TARGET, DRAFT) for pid in ranks_of(cluster.pids[name])]
+    assert len(ranks) == 4
+    children = dict(cluster._children)
+    cluster.stop(grace_seconds=SECONDS)
+    assert [children[name].exit_code for name in (TARGET, DRAFT, COORDINATOR)] == [0, 0, 0]
+    assert not any(is_alive(pid) for pid in ranks)
 
 
 def test_stopped_while_it_loads_it_ends_with_all_its_processes(target_dir):

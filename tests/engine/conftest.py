@@ -14,8 +14,8 @@ from tests.engine.tiny import FAMILIES, VOCAB_SIZE, tiny_loaded
 
 
 @functools.cache
-def loaded_family(family: str):
-    return tiny_loaded(family)
+def loaded_family(family: str, seed: int = 0):
+    return tiny_loaded(family, seed)
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from random import Random
 from zlib import crc32
 
@@ -11,6 +12,9 @@ from coordinator.scheduler.events import WorkerJoined
 from coordinator.scheduler.limits import SchedulerLimits
 from draft_worker.drafter import Drafter
 from draft_worker.model_proposer import ModelProposer
+from draft_worker.ngram_proposer import NgramProposer
+from draft_worker.proposer import Proposer
+from draft_worker.rules import SampleMethod
 from exspec.core.ids import BatchId, Role, WorkerId
 from exspec.core.rounds import DraftBatch, EntryStatus, VerifyBatch
 from exspec.engine.kv.layout import KvLayoutName
@@ -43,6 +47,7 @@ class Fallible:
         self.num_slots = runner.num_slots
         self.capacity = runner.capacity
         self.release = runner.release
+        self.open_choosing = runner.open_choosing
 
     def forward(self, rows):
         output = self._runner.forward(rows)
@@ -69,6 +74,24 @@ class Setting:
     num_targets: int = 1
     num_drafts: int = 1
     num_ahead: int = 0
+    draft: str = field(default="fallible", repr=False)
+    """Who proposes, see `DRAFTS`."""
+
+
+DRAFTS: dict[str, Callable[[Setting, int], Proposer]] = {
+    "fallible": lambda setting, slots: ModelProposer(Fallible(_runner(setting, slots))),
+    "equal": lambda setting, slots: ModelProposer(_runner(setting, slots)),
+    "likeliest": lambda setting, slots: ModelProposer(_runner(setting, slots), SampleMethod.GREEDY),
+    "other": lambda setting, slots: ModelProposer(_runner(setting, slots, seed=9)),
+    "ngram": lambda _, slots: NgramProposer(num_slots=slots, longest=3, shortest=1),
+}
+"""How drafts are made: by the target's model (with mistakes, or none, or without noise), by another
+one that knows nothing of it, or without a model."""
+
+
+def _runner(setting: Setting, num_slots: int, seed: int = 0) -> ModelRunner:
+    loaded = loaded_family(setting.family, seed)
+    return ModelRunner(loaded, layout=setting.layout, num_slots=num_slots, capacity=CAPACITY)
 
 
 class Member:
@@ -82,18 +105,12 @@ class Member:
         self.outbox: deque = deque()
         self._clock = clock
         num_slots = setting.limits.window * (1 if role is Role.TARGET else setting.num_targets)
-        runner = ModelRunner(
-            loaded_family(setting.family),
-            layout=setting.layout,
-            num_slots=num_slots,
-            capacity=CAPACITY,
-        )
         self.num_slots = num_slots
         self.target = self.drafter = None
         if role is Role.TARGET:
-            self.target = Verifier(runner, clock, orphan_seconds=1e9)
+            self.target = Verifier(_runner(setting, num_slots), clock, orphan_seconds=1e9)
         else:
-            proposer = ModelProposer(Fallible(runner))
+            proposer = DRAFTS[setting.draft](setting, num_slots)
             self.drafter = Drafter(proposer, clock, orphan_seconds=1e9, num_ahead=setting.num_ahead)
 
     @property
@@ -116,7 +133,8 @@ class Member:
         serve = self.target.verify if self.target else self.drafter.draft  # type: ignore[union-attr]
         reply = serve(batch, arrived)  # type: ignore[arg-type]
         for result in reply.results:  # nobody sends a healthy worker what it has to refuse
-            assert result.status is EntryStatus.OK, f"{self.worker_id}: {result}"
+            is_stuck = result.status is EntryStatus.INVALID and "no token is left" in result.detail
+            assert result.status is EntryStatus.OK or is_stuck, f"{self.worker_id}: {result}"
         if batch.entries:
             self.outbox.append(reply)
 

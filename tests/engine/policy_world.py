@@ -20,6 +20,7 @@ from coordinator.scheduler.replay import Recorder, replay_lines
 from coordinator.scheduler.rules import speculation_rule
 from coordinator.scheduler.scheduler import Scheduler
 from coordinator.text import TextStream
+from exspec.core.choosing import ChoiceRules, TokenLogprobs
 from exspec.core.generation import Completed, Delta
 from exspec.core.ids import Role, SequenceId, WorkerId
 from tests.engine.policy_workers import DrawnClock, Member, Setting
@@ -35,7 +36,10 @@ class Request:
     max_tokens: int
     stops: tuple[int, ...] = ()
     num_speculative_tokens: int | None = None
+    rules: ChoiceRules | None = None
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     end: object = None
     is_cancelled: bool = False
 
@@ -44,6 +48,8 @@ class Request:
         assert self.end is None, f"{event} after {self.end}"
         if isinstance(event, Delta):
             self.tokens += event.token_ids
+            self.logprobs += event.logprobs
+            self.prompt_logprobs += event.prompt_logprobs
         else:
             self.end = event
 
@@ -106,8 +112,15 @@ class World:
         name = SequenceId(f"s{len(self.requests)}")
         self.requests[name] = request
         length = len(request.prompt)
+        rules = request.rules
         spec = SequenceSpec(
-            name, request.prompt, length + request.max_tokens, frozenset(request.stops), ()
+            name,
+            request.prompt,
+            length + request.max_tokens,
+            frozenset(request.stops),
+            (),
+            rules=rules,
+            min_tokens=0 if rules is None else rules.min_tokens,
         )
         self.driver.ledger.open(spec, Output(spec, TextStream(None)), request.note, self.clock())
         self.driver.arrive(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from exspec.core.acceptance import accept, cut_block, speculation_cap
+from exspec.core.choosing import ChoiceRules, TokenLogprobs
+from exspec.engine.choosing.choosing import Choosing
 from exspec.engine.model_runner import ModelRunner, RowInput
 
 Proposer = Callable[[int, Sequence[int], int], Sequence[int]]
@@ -19,7 +22,9 @@ class Generation:
     request: int
     slot: int
     prompt: tuple[int, ...]
+    choosing: Choosing | None = None
     new: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     kv: int = 0
     block_sizes: list[int] = field(default_factory=list)
     finished: bool = False
@@ -51,9 +56,14 @@ def run_round(
         draft = tuple(propose(sequence.request, sequence.new, k))[:k]
         lacking = sequence.tokens[sequence.kv :]
         drafts.append(draft)
-        rows.append(RowInput(sequence.slot, sequence.kv, lacking + draft, len(draft) + 1))
+        history = sequence.tokens[: sequence.kv]
+        row = RowInput(
+            sequence.slot, sequence.kv, lacking + draft, len(draft) + 1, sequence.choosing, history
+        )
+        rows.append(row)
     output = runner.forward(rows)
-    for sequence, draft, choices in zip(active, drafts, output.choices, strict=True):
+    parts = zip(active, drafts, output.choices, output.logprobs, strict=True)
+    for sequence, draft, choices, logprobs in parts:
         decision = accept(draft, choices)
         block = cut_block(
             (*draft[: decision.num_accepted], decision.bonus_token),
@@ -62,6 +72,7 @@ def run_round(
         )
         sequence.kv = len(sequence.tokens) + min(decision.num_accepted, len(block.tokens) - 1)
         sequence.new += block.tokens
+        sequence.logprobs += logprobs[: len(block.tokens)]
         sequence.block_sizes.append(len(block.tokens))
         sequence.finished = block.finish is not None
     return output
@@ -73,9 +84,13 @@ def speculate(
     propose: Proposer,
     num_drafts: int,
     limits: Limits,
+    rules: Sequence[ChoiceRules | None] = (),
 ) -> list[Generation]:
-    """All prompts as one static batch, to the end; slots are released."""
-    sequences = [Generation(i, i, tuple(prompt)) for i, prompt in enumerate(prompts)]
+    """All prompts as one static batch, to the end; slots are released. No `rules`: greedy."""
+    sequences = [
+        Generation(i, i, tuple(prompt), own and runner.open_choosing(own))
+        for i, (prompt, own) in enumerate(zip_longest(prompts, rules))
+    ]
     while not all(s.finished for s in sequences):
         run_round(runner, sequences, propose, num_drafts, limits)
     for sequence in sequences:

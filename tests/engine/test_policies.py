@@ -5,113 +5,16 @@ workers, the tokens are those of plain decoding of one sequence by transformers'
 from __future__ import annotations
 
 from random import Random
-from zlib import crc32
 
 import pytest
 
 from coordinator.scheduler.limits import SchedulerLimits
 from coordinator.scheduler.policies import POLICIES
 from exspec.engine.kv.layout import KvLayoutName
-from tests.engine.conftest import make_prompts, reference_of
+from tests.engine.policy_courses import Course, limits, seed_of
 from tests.engine.policy_workers import Setting
-from tests.engine.policy_world import Request, World
-from tests.engine.tiny import VOCAB_SIZE
 
 RULES = ("0", "3", "auto", "[[1,2,4],[3,8,1]]")
-PROMPTS = [*make_prompts(9, seed=21), tuple(Random(5).randrange(VOCAB_SIZE) for _ in range(60))]
-MAX_TOKENS = 18
-NUM_AT_ONCE, NUM_REQUESTS = 4, 8
-MAX_MISHAPS = 4
-"""Fewer than the failures after which a sequence is given up."""
-
-
-def truth(request: Request, family: str) -> tuple[int, ...]:
-    whole = reference_of(family, request.prompt, MAX_TOKENS)[: request.max_tokens]
-    ends = [i for i, token in enumerate(whole) if token in request.stops]
-    return whole[: ends[0] + 1] if ends else whole
-
-
-def drawn_request(random: Random, family: str) -> Request:
-    prompt = random.choice(PROMPTS)
-    request = Request(prompt, random.choice([1, 2, 9, 14, MAX_TOKENS]))
-    if random.random() < 0.2:
-        request.stops = (random.choice(reference_of(family, prompt, MAX_TOKENS)),)
-    if random.random() < 0.2:
-        request.num_speculative_tokens = random.choice([0, 1, 7])
-    return request
-
-
-class Course:
-    """Draws what happens to a world until everything was asked, then lets it settle."""
-
-    def __init__(self, setting: Setting, seed: int) -> None:
-        self.random = Random(seed)
-        self.setting = setting
-        self.world = World(setting, seed)
-        self.num_mishaps = 0
-
-    def run(self) -> World:
-        for _ in range(NUM_AT_ONCE):
-            self._ask()
-        while len(self.world.requests) < NUM_REQUESTS:
-            self._happen()
-        self.world.settle()
-        self._judge()
-        return self.world
-
-    def _happen(self) -> None:
-        happenings = (self._step, self._ask, self._lose_patience, self._cancel, self._mishap)
-        (happen,) = self.random.choices(happenings, (75, 10, 8, 2, 2))
-        happen()
-        for member in self.world.members.values():
-            if self.setting.num_ahead and member.drafter is not None and not member.inbox:
-                member.drafter.draft_ahead()
-
-    def _step(self) -> None:
-        if not self.world.step():
-            self._ask()
-
-    def _ask(self) -> None:
-        self.world.ask(drawn_request(self.random, self.setting.family))
-
-    def _lose_patience(self) -> None:
-        if self.world.patience:
-            self.world.run_out_of_patience()
-
-    def _cancel(self) -> None:
-        if self.world.requests:
-            self.world.cancel(self.random.choice(list(self.world.requests)))
-
-    def _mishap(self) -> None:
-        if self.num_mishaps < MAX_MISHAPS:
-            self.num_mishaps += 1
-            mishap = self.random.choice([self.world.lose, self.world.lose, self.world.drain])
-            mishap(self.random.choice(list(self.world.members.values())))
-
-    def _judge(self) -> None:
-        for name, request in self.world.requests.items():
-            expected = truth(request, self.setting.family)
-            got = tuple(request.tokens)
-            if request.is_cancelled:
-                assert got == expected[: len(got)], name
-            else:
-                assert request.is_completed, (name, request.end)
-                assert got == expected, name
-
-
-def seed_of(setting: Setting) -> int:
-    """Each setting has a course of its own."""
-    return crc32(repr(setting).encode())
-
-
-def limits(window: int, in_flight: int) -> SchedulerLimits:
-    return SchedulerLimits(
-        batch_size=2,
-        window_size=window,
-        max_batches_in_flight=in_flight,
-        max_prefill_tokens=24,
-        max_mixed_prefill_tokens=11,
-    )
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])

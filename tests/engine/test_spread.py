@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import resources
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +21,7 @@ from tests.engine.conftest import loaded_family, make_prompts
 from tests.engine.rounds import Limits, speculate
 from tests.engine.test_contract import check, proposer
 from tests.engine.tiny import save_tiny_model, tiny_model
+from tests.engine.tiny_gguf import save_tiny_gguf
 
 CPU = torch.device("cpu")
 ANOTHER = torch.device("cpu", 0)
@@ -84,10 +84,10 @@ def test_a_map_of_one_device_loads_the_same_model(tmp_path, device_map):
     assert choices[0] == choices[1]
 
 
-@pytest.mark.pair
-def test_a_gguf_file_goes_where_the_map_says():
-    folder = str(resources.files("exspec") / "models" / "smollm2_draft")
-    loaded = load_model(ModelSettings(folder, gguf_file="smollm2-draft.gguf", device_map="auto"))
+def test_a_gguf_file_goes_where_the_map_says(tmp_path):
+    save_tiny_gguf(tmp_path / "tiny.gguf")
+    settings = ModelSettings(str(tmp_path), gguf_file="tiny.gguf", device_map="auto")
+    loaded = load_model(settings)
     assert loaded.facts.device in ("cpu", "cuda:0")
 
 

@@ -48,7 +48,7 @@ class FakeCoordinator(registry_pb2_grpc.RegistryServiceServicer):
 
     async def expect(self, event: str) -> None:
         """Wait until it was asked this; other events before it are ignored."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while await self.events.get() != event:
                 pass
 

@@ -87,12 +87,12 @@ async def running(monkeypatch):
     role = StubRole(identity)
     task = asyncio.create_task(run_worker(role, identity, settings))
     try:
-        await asyncio.wait_for(registry.registered.wait(), 10)
+        await asyncio.wait_for(registry.registered.wait(), 60)
         yield registry, signals, task, role
     finally:
         registry.may_leave.set()
         signals.note()
-        await asyncio.wait({task}, timeout=10)
+        await asyncio.wait({task}, timeout=60)
         await server.stop(0)
 
 

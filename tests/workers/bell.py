@@ -18,7 +18,7 @@ class Bell:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._rung.set)
 
-    async def until(self, predicate: Callable[[], object], seconds: float = 10.0) -> None:
+    async def until(self, predicate: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait until the predicate holds; looked at after every ring."""
         async with asyncio.timeout(seconds):
             while True:

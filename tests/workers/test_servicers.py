@@ -100,9 +100,9 @@ async def test_health_is_answered_while_a_pass_runs():
         served.runner.gate.clear()
         verify = served.target.Verify(_feed(_verify(1)))
         reading = asyncio.create_task(verify.read())
-        assert await asyncio.to_thread(served.runner.entered.wait, 10)
+        assert await asyncio.to_thread(served.runner.entered.wait, 60)
         stub = health_pb2_grpc.HealthStub(served.channel)
-        reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=1)
+        reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
         assert (await served.target.GetTokenizer(target_pb2.GetTokenizerRequest())).chat_template
         assert not reading.done()
@@ -224,7 +224,7 @@ async def test_what_waits_on_a_stream_that_is_given_up_is_not_computed(role):
         call = stub()
         for number in range(1, 6):
             await call.write(entry(number, f"s{number}"))
-        assert await asyncio.to_thread(runner.entered.wait, 10)
+        assert await asyncio.to_thread(runner.entered.wait, 60)
         # Another stream's batch waits for the one thread behind what runs now.
         behind = stub()
         await behind.write(entry(1, "behind"))
