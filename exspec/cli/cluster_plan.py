@@ -34,8 +34,9 @@ class ClusterPlan:
     are the sequences a target can hold (None: the window, else the batch, else 8), `batch_size` the
     rows it verifies at once (None: `max_num_seqs`, else 8, within the window). Elsewhere None
     leaves a setting to the service. What is measured or compared must not depend on what a model's
-    makers advise, so their advice is off unless said. Logs go to `log_dir`, or to a folder that is removed after a
-    clean stop. `coordinator_flags`, `target_flags` and `draft_flags` are handed on as they are.
+    makers advise, so their advice is off unless said. Logs go to `log_dir`, or to a folder that is
+    removed after a clean stop. `coordinator_flags`, `target_flags` and `draft_flags` are handed on
+    as they are.
     """
 
     model: str = "smollm2-135m-instruct"
