@@ -237,7 +237,8 @@ def _check_left(
         return len(allowed - ids) if allowed else vocab_size - len(ids)
 
     if not num_left_without(removed):
-        field = "bad_words" if singles else "banned_token_ids"
+        words = "bad_words" if sampling.bad_words else "bad_words_ids"
+        field = words if singles else "banned_token_ids"
         raise InvalidRequestError(f"{field}: no token is left that may be chosen", field=field)
     if sampling.min_tokens and not num_left_without(removed | ending):
         raise InvalidRequestError(

@@ -189,7 +189,13 @@ def _check(
         return
     bounds = f"more than {low:g} and at most {high:g}" if is_open else f"{low:.17g} to {high:.17g}"
     field = name.partition(",")[0].partition(" ")[0]
-    raise InvalidRequestError(f"{name} must be {bounds}, got {value:g}", field=field)
+    raise InvalidRequestError(f"{name} must be {bounds}, got {_shown(value)}", field=field)
+
+
+def _shown(value: float) -> str:
+    """Short, but never as one of its bounds when it is beside it."""
+    short = f"{value:g}"
+    return short if float(short) == value or math.isnan(value) else str(value)
 
 
 def _check_size(field: str, listed: Sequence[object], most: int, what: str) -> None:

@@ -209,6 +209,9 @@ def test_rules_that_leave_no_token_are_refused():
     with pytest.raises(InvalidRequestError, match="no token is left") as caught:
         _resolved(allowed_token_ids=(5, 97), bad_words=("a",), banned_token_ids=(5,))
     assert caught.value.field == "bad_words"
+    with pytest.raises(InvalidRequestError, match="no token is left") as caught:
+        _resolved(bad_words_ids=tuple((token,) for token in everything))
+    assert caught.value.field == "bad_words_ids"
     _resolved(banned_token_ids=everything[1:])
     _resolved(allowed_token_ids=(5, 97), bad_words=("a",))
 

@@ -54,6 +54,23 @@ def test_what_is_out_of_bounds_names_its_field(field, value):
     assert isinstance(caught.value, CallerError)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("temperature", 100.0001, "100.0001"),
+        ("temperature", float("nan"), "nan"),
+        ("top_p", 1.0000000000000002, "1.0000000000000002"),
+        ("top_p", 0.0, "0"),
+        ("min_tokens", 2**32 - 1, "4294967295"),
+        ("repetition_penalty", float("inf"), "inf"),
+    ],
+)
+def test_what_is_just_beside_a_bound_is_not_shown_as_the_bound(field, value, shown):
+    with pytest.raises(InvalidRequestError) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.message.endswith(f", got {shown}")
+
+
 @pytest.mark.parametrize("number", [None, 0, 1, MAX_SPECULATIVE_TOKENS])
 def test_speculation_within_bounds(number):
     assert SpeculationParams(number).num_speculative_tokens == number
