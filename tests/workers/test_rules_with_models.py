@@ -228,5 +228,5 @@ def test_a_log_that_left_the_grammar_is_refused_with_the_reason():
     entries = (VerifyEntry(key, 0, log, rules=rules) for key, log in zip(keys, logs, strict=True))
     bad, good = verifier.verify(VerifyBatch(BatchId(1), tuple(entries)), 0.0).results
     assert (bad.status, good.status) == (EntryStatus.INVALID, EntryStatus.OK)
-    assert bad.detail.startswith("structured: no token is left to choose at position 4 (")
+    assert bad.detail.startswith("structured: the grammar does not allow the generated token 92")
     assert "does not allow" in bad.detail
