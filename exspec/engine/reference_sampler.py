@@ -19,7 +19,6 @@ from transformers import (
     SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
-    TopPLogitsWarper,
     TypicalLogitsWarper,
 )
 
@@ -35,6 +34,28 @@ class AllowsTokens(Protocol):
     def allowed(self, generated: Sequence[int]) -> Sequence[int]:
         """The ids that may follow the `generated` tokens."""
         ...
+
+
+class _TopP(LogitsProcessor):
+    """transformers' `TopPLogitsWarper`, but for tokens that are equal at the border: it keeps any
+    of them, this one those of the lowest ids.
+    """
+
+    def __init__(self, top_p: float) -> None:
+        self._top_p = top_p
+
+    def __call__(  # type: ignore[override]
+        self,
+        input_ids: torch.Tensor,  # noqa: ARG002
+        scores: torch.Tensor,
+    ) -> torch.Tensor:
+        law, order = scores[0].softmax(dim=-1).tolist(), scores[0].tolist()
+        before, removed = 0.0, list[int]()
+        for token in sorted(range(len(law)), key=lambda token: (-order[token], token)):
+            if before >= self._top_p:
+                removed.append(token)
+            before += law[token]
+        return scores.index_fill(1, torch.tensor(removed, dtype=torch.int64), _REMOVED)
 
 
 class ReferenceSampler:
@@ -74,11 +95,10 @@ class ReferenceSampler:
 
     def log_law(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
         """Log probabilities `[vocab_size]` of what is drawn from, when something is drawn."""
-        # Highest ids first: transformers' top-p, sorting stably, then keeps the lower of equals.
-        scores = self.masked(logits, tokens).flip(0)[None]
+        scores = self.masked(logits, tokens)[None]
         for warper in self._warpers():
             scores = warper(torch.tensor([list(tokens)]), scores)  # type: ignore[arg-type]
-        return scores[0].flip(0).log_softmax(dim=-1)
+        return scores[0].log_softmax(dim=-1)
 
     def masked(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
         """Logits `[vocab_size]` with bias and penalties, and without what may not be chosen."""
@@ -129,7 +149,7 @@ class ReferenceSampler:
         if rules.top_k > 0:
             yield TopKLogitsWarper(rules.top_k)
         if rules.top_p < 1:
-            yield TopPLogitsWarper(rules.top_p)
+            yield _TopP(rules.top_p)
         if rules.min_p > 0:
             yield MinPLogitsWarper(rules.min_p)
         if rules.typical_p < 1:

@@ -15,7 +15,9 @@ from tests.engine.tiny import FAMILIES, VOCAB_SIZE, tiny_loaded
 
 @functools.cache
 def loaded_family(family: str, seed: int = 0):
-    return tiny_loaded(family, seed)
+    """`family` may end with a slash and the size of the vocabulary."""
+    name, _, vocab_size = family.partition("/")
+    return tiny_loaded(name, seed, vocab_size=int(vocab_size or VOCAB_SIZE))
 
 
 @functools.cache

@@ -59,7 +59,7 @@ class Fallible:
 
 
 def _mistaken(length: int, choice: int) -> int:
-    return choice if crc32(bytes((length, choice))) % 4 else (choice + 1) % VOCAB_SIZE
+    return choice if crc32(bytes((length, choice % 256))) % 4 else (choice + 1) % VOCAB_SIZE
 
 
 @dataclass(frozen=True)

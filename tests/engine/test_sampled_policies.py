@@ -26,6 +26,9 @@ from tests.engine.policy_workers import DRAFTS, Setting
 from tests.engine.policy_world import Request
 
 NUM_KINDS = 36
+VOCAB_SIZE = 600
+"""Large enough for draws that look at the likeliest tokens first."""
+FAMILY = f"llama-gqa/{VOCAB_SIZE}"
 
 
 @functools.cache
@@ -37,7 +40,9 @@ def kinds(family: str) -> tuple[Request, ...]:
         request = drawn_request(random, family)
         likely = reference_of(family, request.prompt, MAX_TOKENS)
         if random.random() < 0.85:
-            request.rules = drawn_rules(random, request.prompt, likely, request.stops)
+            request.rules = drawn_rules(
+                random, len(request.prompt), (*request.prompt, *likely), VOCAB_SIZE, request.stops
+            )
         drawn.append(request)
     token = reference_of(family, PROMPTS[0], MAX_TOKENS)[0]
     ends = ChoiceRules(len(PROMPTS[0]), allowed_token_ids=(token,), bad_words=((token,) * 4,))
@@ -60,6 +65,7 @@ def test_every_row_has_rules_of_its_own(policy, draft):
         random.choice(["auto", *map(str, range(1, 7))]),
         random.choice(list(KvLayoutName)),
         limits(random.choice([2, 5]), random.choice([1, 2])),
+        FAMILY,
         num_targets=random.choice([1, 2]),
         num_drafts=0 if draft == "none" else random.choice([1, 2]),
         num_ahead=0 if draft in ("none", "ngram") else random.choice([0, 3]),
