@@ -50,7 +50,7 @@ def resolve(request: GenerationRequest, model: ServedModel, num_prompt_tokens: i
     ending = frozenset(sampling.stop_token_ids)
     if not sampling.ignore_eos:
         ending |= frozenset(model.facts.stop_token_ids)
-    _check_structured(sampling, ending)
+    _check_structured(sampling, model)
     bad_words = _bad_words(sampling, model)
     _check_left(sampling, bad_words, ending, model.facts.vocab_size)
     rules = ChoiceRules(
@@ -213,11 +213,11 @@ def _check_reported(sampling: SamplingParams, num_prompt_tokens: int) -> None:
         )
 
 
-def _check_structured(sampling: SamplingParams, ending: frozenset[int]) -> None:
+def _check_structured(sampling: SamplingParams, model: ServedModel) -> None:
     """Whether the text can end; the grammar itself is checked apart (`coordinator.structured`)."""
-    if sampling.structured is not None and not ending:
+    if sampling.structured is not None and not model.facts.stop_token_ids:
         raise InvalidRequestError(
-            "structured output ends with a stop token, and the model has none: give stop_token_ids",
+            "structured output ends with the model's stop token, and the model has none",
             field="structured",
         )
 

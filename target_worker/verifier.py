@@ -204,7 +204,8 @@ class Verifier:
         entry, choosing = row.entry, row.choosing
         assert choosing is not None
         fields = ", ".join(_removing(choosing.rules, entry.end)) or "sampling"
-        detail = f"{fields}: no token is left to choose at position {entry.end}"
+        reason = choosing.problem or "no token is left to choose"
+        detail = f"{fields}: {reason} at position {entry.end}"
         result = VerifyResult(entry.key, EntryStatus.INVALID, entry.end, detail=detail)
         self._sessions.record(entry.key, (), result)
         return result

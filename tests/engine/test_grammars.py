@@ -128,9 +128,11 @@ def test_a_stop_token_that_is_also_text_only_stops():
     by_text = {text: token for token, text in token_bytes().items()}
     b = by_text[b"b"]
     compiler = GrammarCompiler(assets(), facts(stop_token_ids=(b,)))
-    right = FiniteLanguage(["abc", "ab", "a"], stops=(b,))
-    matcher = compiler.open(Grammar(GrammarKind.REGEX, "abc|ab|a"))
-    for drafts in ((by_text[b"abc"],), (by_text[b"ab"], by_text[b"c"]), (by_text[b"a"], b, b)):
+    texts = ("abc", "aca", "bca", "ab")
+    right = FiniteLanguage(texts, stops=(b,))
+    matcher = compiler.open(Grammar(GrammarKind.REGEX, "|".join(texts)))
+    a, c, ab = by_text[b"a"], by_text[b"c"], by_text[b"ab"]
+    for drafts in ((b,), (a, b), (a, c, a, b, b), (ab, b, b), (by_text[b"bc"], a), (ab, c, b)):
         right.check_masks([allowed(mask) for mask in matcher.masks((), drafts)], (), drafts)
 
 

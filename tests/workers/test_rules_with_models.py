@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,12 +12,14 @@ from drafting import reply_of
 from draft_worker.drafter import Drafter
 from draft_worker.model_proposer import ModelProposer
 from draft_worker.rules import SampleMethod
-from exspec.core.choosing import ChoiceRules, TokenLogprobs
+from exspec.core.choosing import ChoiceRules, Grammar, GrammarKind, TokenLogprobs
 from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import DraftEntry, EntryKey, EntryStatus, VerifyBatch, VerifyEntry
+from exspec.engine.grammars import GrammarCompiler
 from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.model_runner import ModelRunner
 from target_worker.verifier import Verifier
+from tests.engine import grammar_oracle
 from tests.engine.tiny import VOCAB_SIZE, tiny_loaded
 
 NUM_TOKENS = 20
@@ -39,17 +42,10 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
-def runner_of(
-    seed: int = 0, layout: KvLayoutName = KvLayoutName.SLOTS, choices_among=None
-) -> ModelRunner:
+def runner_of(seed: int = 0, layout: KvLayoutName = KvLayoutName.SLOTS, **options) -> ModelRunner:
     """A tiny model; the same seed gives the same one."""
-    return ModelRunner(
-        tiny_loaded("llama-gqa", seed),
-        layout=layout,
-        num_slots=6,
-        capacity=96,
-        choices_among=choices_among,
-    )
+    loaded = tiny_loaded("llama-gqa", seed, **options.pop("model", {}))
+    return ModelRunner(loaded, layout=layout, num_slots=6, capacity=96, **options)
 
 
 @dataclass
@@ -185,3 +181,52 @@ def test_each_seed_has_its_own_tokens():
     by_seed = [ChoiceRules(3, temperature=1.0, seed=seed) for seed in range(3)]
     rows = [Row(str(i), PROMPTS[0], rules) for i, rules in enumerate(by_seed)]
     assert len({row.generated for row in Duo(runner_of()).run(rows)}) == 3
+
+
+FORM = r"(\{[0-9]{2}[a-c]{1,2}é?\} ){2}"
+"""Places where one token may come and where several may; complete after 18 tokens at most."""
+MIXED = {"model": {"vocab_size": grammar_oracle.VOCAB_SIZE}}
+
+
+def following(**options) -> ModelRunner:
+    """A tiny model that can follow grammars."""
+    compiler = GrammarCompiler(grammar_oracle.assets(), grammar_oracle.facts())
+    return runner_of(**MIXED, **options, open_matcher=compiler.open)
+
+
+@pytest.mark.parametrize("draft", ["with the grammar", "without llguidance", "another model"])
+def test_drafts_that_leave_the_grammar_are_rejected_and_change_nothing(draft):
+    """The language holds over blocks of every length, and is the draft's, too, if it can."""
+    drafters = {
+        "with the grammar": lambda: drafter_of(following(), num_ahead=3),
+        "without llguidance": lambda: drafter_of(runner_of(**MIXED), num_ahead=3),
+        "another model": lambda: drafter_of(following(seed=1)),
+    }
+    grammar = Grammar(GrammarKind.REGEX, FORM)
+    rules = [ChoiceRules(3, temperature=1.0, seed=seed, grammar=grammar) for seed in range(3)]
+
+    def rows() -> list[Row]:
+        return [Row(str(one.seed), PROMPTS[0], one) for one in rules]
+
+    plain = [Duo(following()).run([row])[0] for row in rows()]
+    drafted = Duo(following(), drafters[draft]()).run(rows())
+    texts = grammar_oracle.token_bytes()
+    for row, expected in zip(drafted, plain, strict=True):
+        assert row.generated == expected.generated
+        text = b"".join(texts.get(token, b"") for token in row.generated).decode()
+        assert re.fullmatch(FORM, text), text
+    is_always_right = [num == accepted for row in drafted for num, accepted in row.rounds]
+    assert all(is_always_right) is (draft == "with the grammar")
+
+
+def test_a_log_that_left_the_grammar_is_refused_with_the_reason():
+    verifier = Verifier(following(), lambda: 0.0, orphan_seconds=9)
+    rules = ChoiceRules(3, grammar=Grammar(GrammarKind.REGEX, FORM))
+    wrong = next(i for i, text in grammar_oracle.token_bytes().items() if text == b"z")
+    keys = [EntryKey(SequenceId(name), 0, 0) for name in ("bad", "good")]
+    logs = ((*PROMPTS[0], wrong), PROMPTS[0])
+    entries = (VerifyEntry(key, 0, log, rules=rules) for key, log in zip(keys, logs, strict=True))
+    bad, good = verifier.verify(VerifyBatch(BatchId(1), tuple(entries)), 0.0).results
+    assert (bad.status, good.status) == (EntryStatus.INVALID, EntryStatus.OK)
+    assert bad.detail.startswith("structured: the grammar does not allow the generated token 92")
+    assert "does not allow" in bad.detail

@@ -20,6 +20,7 @@ class ToyChoosing:
     """Stands for the engine's `Choosing`."""
 
     rules: ChoiceRules
+    problem: str = ""
 
 
 def sampled_language(context: Sequence[int], seed: int) -> int:

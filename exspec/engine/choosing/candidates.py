@@ -25,37 +25,37 @@ from exspec.engine.choosing.drawing import (
     noisy,
 )
 
-NUM_CANDIDATES = 128
-_SMALL_VOCABULARY = 8192
-"""Up to here all tokens are looked at."""
+_NUM_BLOCKS = 128
+"""Blocks whose tokens are looked at: the candidates are about as many."""
 _BLOCK = 32
-"""Neighbouring tokens of which first only the best one is looked at."""
+"""Neighbouring columns of which first only the best one is looked at."""
+_MOST_CANDIDATES = 256
+_SMALL_VOCABULARY = 512
+"""Up to here all columns are looked at."""
 _SLACK = 1e-3
 """Of a sum of float32 exponentials over a vocabulary, relative."""
 _CPU_CHUNK = 1 << 18
 """Numbers worked on at a time: what stays in a CPU's cache."""
+_LARGE_CHUNK = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Scaled scores `[M, n]` in falling order and their tokens, the lower id first among equals.
+    """Scaled scores `[M, n]` in falling order and their columns, the lower id first among equals.
 
-    All other tokens of a row are not above `last` `[M, 1]`; candidates that are not above it either
-    count as not seen, since some of their equals are not among them.
+    All columns with a score above `last` `[M, 1]` are there, and others that do not count.
+    `about` is about the sum of exp(score - best score) over all columns, infinite if it was not
+    needed; `[M, 1]`.
     """
 
     ordered: torch.Tensor
-    tokens: torch.Tensor
+    columns: torch.Tensor
+    last: torch.Tensor
     about: torch.Tensor
-    """About the sum of exp(score - best score) over the vocabulary, or infinite if it was not
-    needed, `[M, 1]`."""
-
-    @property
-    def last(self) -> torch.Tensor:
-        return self.ordered[:, -1:]
 
     @property
     def is_seen(self) -> torch.Tensor:
+        """Which are above `last`, `[M, n]`."""
         return self.ordered > self.last
 
 
@@ -63,7 +63,7 @@ class _Candidates:
 class _Look:
     """What the candidates alone say of each row, `[M]`.
 
-    `is_certain`: the winner is the choice. `is_open`: it may be drawn, and so may tokens not seen.
+    `is_certain`: the winner is the choice. `is_open`: it may be drawn, and so may some not seen.
     """
 
     standing: Standing
@@ -71,40 +71,42 @@ class _Look:
     is_open: torch.Tensor
 
 
-def draw(scores: torch.Tensor, draws: Draws) -> torch.Tensor:
-    """What `draw_from_all` gives, sooner."""
+def draw(scores: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `draw_from_all` gives, sooner, `[M]`; and the largest score of each row `[M]`."""
     if scores.shape[1] <= _SMALL_VOCABULARY:
-        return draw_from_all(scores, draws)
+        return draw_from_all(scores, draws), scores.amax(dim=1)
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.to(torch.float32)
-    look = _look_at(_candidates_of(scores, draws), draws, scores.shape[1])
+    survey = _survey(scores, draws)
+    look = _look_at(_candidates_of(scores, survey, draws), draws, scores.shape[1])
     chosen = look.standing.winners
     unsure = (~look.is_certain & ~look.is_open).nonzero()[:, 0].tolist()
     rows = look.is_open.nonzero()[:, 0]
     if len(rows):
-        for row, token in with_unseen(scores, rows, draws, look.standing).items():
-            if token is None:
+        for row, column in with_unseen(scores, rows, draws, look.standing).items():
+            if column is None:
                 unsure.append(row)
             else:
-                chosen[row] = token
+                chosen[row] = column
     for row in unsure:
         part = slice(row, row + 1)
         chosen[part] = draw_from_all(scores[part], draws.at(part))
-    return chosen
+    return chosen, survey.best[:, 0]
 
 
-def _look_at(candidates: _Candidates, draws: Draws, vocab_size: int) -> _Look:
+def _look_at(candidates: _Candidates, draws: Draws, num_columns: int) -> _Look:
     ordered, last = candidates.ordered, candidates.last
     exponentials = exact_exp(ordered - ordered[:, :1])
     kth = ordered.gather(1, draws.top_k.clamp(max=ordered.shape[1]) - 1)
-    has_all = (last == float("-inf")) | ((draws.top_k <= ordered.shape[1]) & (kth > last))
-    is_kept = candidates.is_seen & (~has_all | (ordered >= kth))
+    has_best = (draws.top_k <= ordered.shape[1]) & (kth > last)
+    has_all = has_best | (last == float("-inf"))
+    is_kept = candidates.is_seen & (~has_best | (ordered >= kth))
     masses = masses_of(exponentials, is_kept)
     before = (masses.cumsum(dim=1) - masses).to(torch.float64)
     seen = masses.sum(dim=1, keepdim=True).to(torch.float64)
     # Of the total with a top-k beyond the candidates only the upper bound is known.
     about = candidates.about * MASS_OF_BEST
-    least = torch.where((draws.top_k < vocab_size) | about.isinf(), 0.0, about * (1 - _SLACK))
+    least = torch.where((draws.top_k < num_columns) | about.isinf(), 0.0, about * (1 - _SLACK))
     lowest = torch.where(has_all, seen, torch.maximum(seen, least))
     highest = torch.where(has_all, seen, torch.maximum(seen, about * (1 + _SLACK)))
     takes_all = draws.top_p >= 1
@@ -121,62 +123,76 @@ def _look_at(candidates: _Candidates, draws: Draws, vocab_size: int) -> _Look:
         draws.typical_p >= 1
     )
     may_be_kept = keep_typical(ordered, exponentials, may_be_kept, draws)
-    sums, tokens = best_of(noisy(ordered, candidates.tokens, draws), candidates.tokens, may_be_kept)
-    wins = (is_kept & may_be_kept & (candidates.tokens == tokens[:, None])).any(dim=1)
+    sums, columns = best_of(
+        noisy(ordered, candidates.columns, draws), candidates.columns, may_be_kept
+    )
+    wins = (is_kept & may_be_kept & (candidates.columns == columns[:, None])).any(dim=1)
     wins &= is_typical_known[:, 0]
-    is_open = wins & ~is_closed[:, 0] & (draws.top_k >= vocab_size)[:, 0]
-    standing = Standing(ordered[:, :1], last, tokens, sums)
+    is_open = wins & ~is_closed[:, 0] & (draws.top_k >= num_columns)[:, 0]
+    standing = Standing(ordered[:, :1], last, columns, sums)
     return _Look(standing, wins & is_closed[:, 0], is_open)
 
 
-def _candidates_of(scores: torch.Tensor, draws: Draws) -> _Candidates:
-    needs_sum = (draws.top_p < 1) & (draws.top_k > NUM_CANDIDATES)
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """Of each row: its best score, the blocks with the best ones in rising order `[M, blocks]`, a
+    bound of the scores in all others, and `about` (see `_Candidates`); `[M, 1]` each."""
+
+    best: torch.Tensor
+    blocks: torch.Tensor
+    bound: torch.Tensor
+    about: torch.Tensor
+
+
+def _survey(scores: torch.Tensor, draws: Draws) -> _Survey:
+    """Reads every score from memory once."""
+    needs_sum = (draws.top_p < 1) & (draws.top_k > _NUM_BLOCKS)
     inverse = (1 / draws.temperature).to(scores.dtype) if bool(needs_sum.any()) else None
-    if scores.device.type == "cpu":
-        likeliest, about = _survey_in_cache(scores, inverse)
-    else:
-        likeliest = scores.topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
-        about = _sum_of_exponentials(scores, scores.amax(dim=1, keepdim=True), inverse)
-    tokens = likeliest.sort(dim=-1).values
-    scaled = scores.gather(1, tokens).to(torch.float64) / draws.temperature
-    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
-    return _Candidates(ordered, tokens.gather(1, order), about.masked_fill(~needs_sum, torch.inf))
-
-
-def _survey_in_cache(
-    scores: torch.Tensor, inverse: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids `[M, n]` of the largest scores, some or other of equals at the end, and sums of
-    exponentials `[M, 1]`; every score is read from memory once.
-
-    The n largest are in the n blocks of largest maxima, or in what no block holds.
-    """
-    num_rows, vocab_size = scores.shape
-    num_blocks = vocab_size // _BLOCK
-    in_blocks = scores[:, : num_blocks * _BLOCK]
+    chunk = _CPU_CHUNK if scores.device.type == "cpu" else _LARGE_CHUNK
+    step = max(1, chunk // scores.shape[1])
     maxima, sums = list[torch.Tensor](), list[torch.Tensor]()
-    step = max(1, _CPU_CHUNK // vocab_size)
-    for begin in range(0, num_rows, step):
+    for begin in range(0, len(scores), step):
         rows = slice(begin, begin + step)
-        maxima.append(in_blocks[rows].unflatten(1, (num_blocks, _BLOCK)).amax(dim=2))
-        best = maxima[-1].amax(dim=1, keepdim=True)
-        part = None if inverse is None else inverse[rows]
-        sums.append(_sum_of_exponentials(scores[rows], best, part))
-    blocks = torch.cat(maxima).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
-    ids = (blocks[:, :, None] * _BLOCK + torch.arange(_BLOCK)).view(num_rows, -1)
-    if vocab_size > num_blocks * _BLOCK:
-        rest = torch.arange(num_blocks * _BLOCK, vocab_size).expand(num_rows, -1)
-        ids = torch.cat((ids, rest), dim=1)
-    best_places = scores.gather(1, ids).topk(NUM_CANDIDATES, dim=-1, sorted=False).indices
-    return ids.gather(1, best_places), torch.cat(sums)
+        maxima.append(_in_blocks(scores[rows]).amax(dim=2))
+        if inverse is not None:
+            weights = scores[rows] - maxima[-1].amax(dim=1, keepdim=True)
+            weights *= inverse[rows]
+            sums.append(weights.exp_().sum(dim=1, keepdim=True))
+    best_of_blocks = torch.cat(maxima)
+    num_blocks = min(_NUM_BLOCKS, best_of_blocks.shape[1])
+    top = best_of_blocks.topk(num_blocks, dim=1)
+    about = torch.cat(sums).to(torch.float64) if sums else draws.top_p
+    return _Survey(
+        best=top.values[:, :1],
+        blocks=top.indices.sort(dim=1).values,
+        bound=top.values[:, -1:],
+        about=about.masked_fill(~needs_sum, torch.inf),
+    )
 
 
-def _sum_of_exponentials(
-    scores: torch.Tensor, best: torch.Tensor, inverse_temperature: torch.Tensor | None
-) -> torch.Tensor:
-    """About the sum of exp((score - best) / temperature), `[M, 1]` in float64."""
-    if inverse_temperature is None:
-        return best.to(torch.float64)
-    weights = scores - best
-    weights *= inverse_temperature
-    return weights.exp_().sum(dim=1, keepdim=True).to(torch.float64)
+def _in_blocks(scores: torch.Tensor) -> torch.Tensor:
+    """Scores `[M, n]` as `[M, blocks, columns of a block]`, filled up with -inf."""
+    missing = -scores.shape[1] % _BLOCK
+    filled = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
+    return filled.unflatten(1, (-1, _BLOCK))
+
+
+def _candidates_of(scores: torch.Tensor, survey: _Survey, draws: Draws) -> _Candidates:
+    """All columns above the survey's bound, or a higher one if they were too many."""
+    blocks, bound = survey.blocks, survey.bound
+    rows = torch.arange(len(scores), device=scores.device)[:, None]
+    values = _in_blocks(scores)[rows, blocks].flatten(1)  # [M, blocks * _BLOCK]
+    if int((values > bound).sum(dim=1).amax()) > _MOST_CANDIDATES:
+        bound = torch.maximum(bound, values.topk(_MOST_CANDIDATES, dim=1).values[:, -1:])
+    found_rows, places = (values > bound).nonzero().unbind(1)
+    counts = found_rows.bincount(minlength=len(scores))
+    first = counts.cumsum(0) - counts
+    width = max(1, int(counts.amax()))
+    scaled = torch.full((len(scores), width), -torch.inf, dtype=torch.float64, device=scores.device)
+    columns = torch.zeros((len(scores), width), dtype=torch.int64, device=scores.device)
+    where = (found_rows, torch.arange(len(places), device=scores.device) - first[found_rows])
+    scaled[where] = values[found_rows, places].to(torch.float64) / draws.temperature[found_rows, 0]
+    columns[where] = blocks[found_rows, places // _BLOCK] * _BLOCK + places % _BLOCK
+    ordered, order = scaled.sort(dim=1, descending=True, stable=True)
+    last = bound.to(torch.float64) / draws.temperature
+    return _Candidates(ordered, columns.gather(1, order), last, survey.about)

@@ -45,13 +45,13 @@ class Standing:
 def with_unseen(
     scores: torch.Tensor, rows: torch.Tensor, draws: Draws, standing: Standing
 ) -> dict[int, int | None]:
-    """Of `rows` of scores `[M, vocab_size]` those where a token that was not seen may win.
+    """Of `rows` of scores `[M, n]` those where a token that was not seen may win.
 
     With their choices; None where that is not certain.
     """
     challengers: dict[int, list[tuple[float, int]]] = {}
-    for row, token, total in zip(*_challengers(scores, rows, draws, standing), strict=True):
-        challengers.setdefault(row, []).append((-total, token))
+    for row, column, total in zip(*_challengers(scores, rows, draws, standing), strict=True):
+        challengers.setdefault(row, []).append((-total, column))
     found: dict[int, int | None] = {}
     for row, ranking in challengers.items():
         part = slice(row, row + 1)
@@ -64,40 +64,52 @@ def with_unseen(
 def _challengers(
     scores: torch.Tensor, rows: torch.Tensor, draws: Draws, standing: Standing
 ) -> tuple[list[int], list[int], list[float]]:
-    """Rows, tokens and sums of what was not seen and beats the winner of its row."""
-    rows, tokens = _hashed_high(rows, draws, standing, scores.shape[1])
-    scaled = scores[rows, tokens].to(torch.float64) / draws.temperature[rows, 0]
-    sums = scaled + gumbels(draws.keys[rows, 0], tokens)
+    """Rows, columns and sums of what was not seen and beats the winner of its row."""
+    rows, columns = _hashed_high(rows, draws, standing, scores.shape[1])
+    scaled = scores[rows, columns].to(torch.float64) / draws.temperature[rows, 0]
+    sums = scaled + gumbels(draws.keys[rows, 0], draws.ids_of(columns))
     to_beat = standing.sums[rows, 0]
-    beats = (sums > to_beat) | ((sums == to_beat) & (tokens < standing.winners[rows]))
+    beats = (sums > to_beat) | ((sums == to_beat) & (columns < standing.winners[rows]))
     beats &= (scaled <= standing.bound[rows, 0]) & (scaled > float("-inf"))
-    return rows[beats].tolist(), tokens[beats].tolist(), sums[beats].tolist()
+    return rows[beats].tolist(), columns[beats].tolist(), sums[beats].tolist()
 
 
 def _hashed_high(
-    rows: torch.Tensor, draws: Draws, standing: Standing, vocab_size: int
+    rows: torch.Tensor, draws: Draws, standing: Standing, num_columns: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows and tokens whose noise may lift even the best score not seen over the winner."""
-    own = counters(torch.arange(vocab_size, device=rows.device))
+    """Rows and columns whose noise may lift even the best score not seen over the winner."""
+    own = counters(draws.ids_of(torch.arange(num_columns, device=rows.device)))
     lowest = lowest_hash_of(standing.sums[rows] - standing.bound[rows])
-    if rows.device.type == "cpu":
-        hashes = unfinished_hashes_on_cpu(draws.keys[rows], own)
-        found = [
-            np.flatnonzero(row >= bound)
-            for row, bound in zip(hashes, lowest[:, 0].tolist(), strict=True)
-        ]
-        repeats = torch.tensor([len(tokens) for tokens in found])
-        return rows.repeat_interleave(repeats), torch.from_numpy(np.concatenate(found))
-    parts = zip(rows.split(_ROWS_AT_ONCE), lowest.split(_ROWS_AT_ONCE), strict=True)
-    hit = torch.cat(
-        [
-            torch.stack((part[hits[:, 0]], hits[:, 1]))
-            for part, bound in parts
-            for hits in [(unfinished_hashes(draws.keys[part], own) >= bound).nonzero()]
-        ],
-        dim=1,
-    )
-    return hit[0], hit[1]
+    find = _high_one_by_one if rows.device.type == "cpu" else _high_together
+    found_rows, columns = find(draws.keys[rows], own, lowest)
+    return rows[found_rows], columns
+
+
+def _high_one_by_one(
+    keys: torch.Tensor, own: torch.Tensor, lowest: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the hashes of keys `[M, 1]` and counters `[n]` are at least `lowest` `[M, 1]`."""
+    bounds = zip(unfinished_hashes_on_cpu(keys, own), lowest[:, 0].tolist(), strict=True)
+    found = [np.flatnonzero(hashes >= bound) for hashes, bound in bounds]
+    counts = torch.tensor([len(columns) for columns in found])
+    columns = torch.from_numpy(np.concatenate(found))
+    return torch.arange(len(keys)).repeat_interleave(counts), columns
+
+
+def _high_together(
+    keys: torch.Tensor, own: torch.Tensor, lowest: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on any device."""
+    found = [
+        (
+            unfinished_hashes(keys[begin : begin + _ROWS_AT_ONCE], own)
+            >= lowest[begin : begin + _ROWS_AT_ONCE]
+        ).nonzero()
+        + torch.tensor([begin, 0], device=keys.device)
+        for begin in range(0, len(keys), _ROWS_AT_ONCE)
+    ]
+    rows, columns = torch.cat(found).unbind(1)
+    return rows, columns
 
 
 def _best_kept(
@@ -115,14 +127,14 @@ def _best_kept(
     scaled = scores.to(torch.float64) / draws.temperature
     weights = (scaled - best).to(torch.float32).exp_()
     share = float(draws.top_p) * float(weights.sum())
-    for _, token in ranking[:-1]:
-        own = scaled[:, token]
+    for _, column in ranking[:-1]:
+        own = scaled[:, column]
         if bool(exact_exp(own - best) < draws.min_p):
             continue
         if bool(draws.top_p >= 1):
-            return token
+            return column
         if _mass(weights, scaled >= own) * (1 + _SLACK) < share * (1 - _SLACK):
-            return token
+            return column
         if not _mass(weights, scaled > own) * (1 - _SLACK) > share * (1 + _SLACK):
             return None
     return ranking[-1][1]

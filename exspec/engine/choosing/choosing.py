@@ -16,11 +16,16 @@ from exspec.core.errors import InvalidRequestError
 class Matcher(Protocol):
     """Follows a grammar along a sequence's generated tokens."""
 
+    problem: str
+    """Why the last `masks` were none at all; "" if there were some."""
+
     def masks(self, generated: Sequence[int], drafts: Sequence[int]) -> np.ndarray:
         """The tokens allowed after `generated`, and after each of `drafts` that is itself allowed.
 
         int32 `[num_masks, ceil(vocab_size / 32)]`, bit t % 32 of word t // 32 for token t;
-        `num_masks` is 1 to `len(drafts) + 1`: fewer than that if a draft is not allowed.
+        `num_masks` is 1 to `len(drafts) + 1`: fewer than that if a draft is not allowed. It is 0
+        where the grammar cannot be followed at all: `generated` itself is not allowed, or there is
+        too much to keep track of.
         """
         ...
 
@@ -66,6 +71,11 @@ class Choosing:
             or self.forbidden is not None
             or position < rules.num_prompt_tokens + self.num_early_tokens
         )
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the last place that had no token left, if more than that is known."""
+        return "" if self.matcher is None else self.matcher.problem
 
     @property
     def num_early_tokens(self) -> int:

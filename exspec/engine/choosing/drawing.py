@@ -9,7 +9,7 @@ any company and whether few or all tokens are looked at. Fast ways to the same c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 
@@ -23,7 +23,10 @@ MASS_OF_BEST = 2.0**44
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Parameters of M places, each `[M, 1]` on the logits' device. See `ChoiceRules`."""
+    """Parameters of M places, each `[M, 1]` on the logits' device. See `ChoiceRules`.
+
+    `token_ids` are the rising ids of the tokens that have scores, if those are not all.
+    """
 
     temperature: torch.Tensor
     top_p: torch.Tensor
@@ -31,43 +34,58 @@ class Draws:
     typical_p: torch.Tensor
     top_k: torch.Tensor
     keys: torch.Tensor
+    token_ids: torch.Tensor | None = None
 
-    def at(self, places: torch.Tensor | slice) -> Draws:
+    def at(self, places: slice) -> Draws:
         """Some of the places."""
-        return Draws(*(getattr(self, field.name)[places] for field in fields(self)))
+        return Draws(
+            self.temperature[places],
+            self.top_p[places],
+            self.min_p[places],
+            self.typical_p[places],
+            self.top_k[places],
+            self.keys[places],
+            self.token_ids,
+        )
+
+    def ids_of(self, columns: torch.Tensor) -> torch.Tensor:
+        """The token ids of columns of scores: noise is a token's, whatever its column."""
+        return columns if self.token_ids is None else self.token_ids[columns]
 
 
-def draws_of(asked: Sequence[Asked], vocab_size: int, device: torch.device) -> Draws:
-    """The parameters of all places of `asked`; `top_k` is at most the vocabulary."""
+def draws_of(
+    asked: Sequence[Asked], scores: torch.Tensor, token_ids: torch.Tensor | None = None
+) -> Draws:
+    """The parameters of all places of `asked`, for scores `[M, n]` of the tokens `token_ids`."""
     numbers, integers = list[list[float]](), list[list[int]]()
     for one in asked:
         rules = one.choosing.rules
         per_row = [rules.temperature, rules.top_p, rules.min_p, rules.typical_p]
-        top_k = min(rules.top_k, vocab_size) if rules.top_k > 0 else vocab_size
+        top_k = min(rules.top_k if rules.top_k > 0 else scores.shape[1], scores.shape[1])
         for position in range(one.first_position, one.first_position + one.num_places):
             numbers.append(per_row)
             integers.append([top_k, key_of(rules.seed, position)])
-    floats = torch.tensor(numbers, dtype=torch.float64).to(device)
-    ints = torch.tensor(integers, dtype=torch.int64).to(device)
-    return Draws(*floats.split(1, dim=1), *ints.split(1, dim=1))
+    floats = torch.tensor(numbers, dtype=torch.float64).to(scores.device)
+    ints = torch.tensor(integers, dtype=torch.int64).to(scores.device)
+    return Draws(*floats.split(1, dim=1), *ints.split(1, dim=1), token_ids=token_ids)
 
 
 def draw_from_all(scores: torch.Tensor, draws: Draws) -> torch.Tensor:
-    """Token ids `[M]` drawn by scores `[M, vocab_size]` of any dtype; some of each row is > -inf.
+    """Columns `[M]` drawn by scores `[M, n]` of any dtype; some of each row is > -inf.
 
-    Looks at the whole vocabulary.
+    Looks at all of them.
     """
-    ordered, tokens, is_kept = cut(scores, draws)
-    return best_of(noisy(ordered, tokens, draws), tokens, is_kept)[1]
+    ordered, columns, is_kept = cut(scores, draws)
+    return best_of(noisy(ordered, columns, draws), columns, is_kept)[1]
 
 
 def cut(scores: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scaled scores in falling order, their tokens, and which of them may be drawn.
+    """Scaled scores in falling order, their columns, and which of them may be drawn.
 
-    All `[M, vocab_size]`; the lower id comes first among equals.
+    All `[M, n]`; the lower column, which is the lower id, comes first among equals.
     """
     scaled = scores.to(torch.float64) / draws.temperature
-    ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)
+    ordered, columns = scaled.sort(dim=-1, descending=True, stable=True)
     kth = ordered.gather(1, draws.top_k - 1)
     exponentials = exact_exp(ordered - ordered[:, :1])
     is_kept = (ordered >= kth) & (ordered > float("-inf"))
@@ -76,7 +94,7 @@ def cut(scores: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor,
     before = masses.cumsum(dim=1) - masses
     is_kept &= (draws.top_p >= 1) | (before.to(torch.float64) < draws.top_p * total)
     is_kept &= exponentials >= draws.min_p
-    return ordered, tokens, keep_typical(ordered, exponentials, is_kept, draws)
+    return ordered, columns, keep_typical(ordered, exponentials, is_kept, draws)
 
 
 def masses_of(exponentials: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:
@@ -89,7 +107,7 @@ def keep_typical(
 ) -> torch.Tensor:
     """Of the kept tokens those of typical probability, for places that ask for it.
 
-    `ordered` falls along each row of `[M, tokens]`, and all kept tokens are among them.
+    `ordered` falls along each row of `[M, n]`, and all kept tokens are among them.
     """
     asks = draws.typical_p[:, 0] < 1
     if not bool(asks.any()):
@@ -113,17 +131,17 @@ def keep_typical(
     return result
 
 
-def noisy(scaled: torch.Tensor, tokens: torch.Tensor, draws: Draws) -> torch.Tensor:
+def noisy(scaled: torch.Tensor, columns: torch.Tensor, draws: Draws) -> torch.Tensor:
     """Scores with the noise of their tokens."""
-    return scaled + gumbels(draws.keys, tokens)
+    return scaled + gumbels(draws.keys, draws.ids_of(columns))
 
 
 def best_of(
-    sums: torch.Tensor, tokens: torch.Tensor, is_kept: torch.Tensor
+    sums: torch.Tensor, columns: torch.Tensor, is_kept: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest sum of each row among kept tokens `[M, 1]`, and its token `[M]`, the lowest id
-    of equals."""
+    """The largest sum of each row among kept columns `[M, 1]`, and its column `[M]`, the lowest of
+    equals."""
     kept = sums.masked_fill(~is_kept, float("-inf"))
     best = kept.amax(dim=1, keepdim=True)
-    winners = tokens.masked_fill(kept != best, torch.iinfo(torch.int64).max)
+    winners = columns.masked_fill(kept != best, torch.iinfo(torch.int64).max)
     return best, winners.amin(dim=1)

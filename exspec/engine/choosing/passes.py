@@ -12,7 +12,7 @@ from itertools import accumulate
 import torch
 
 from exspec.core.choosing import TokenLogprobs
-from exspec.engine.choosing.choose import choose
+from exspec.engine.choosing.choose import choose, over_vocabulary
 from exspec.engine.choosing.choosing import Asked
 from exspec.engine.choosing.logprobs import logprobs_at
 from exspec.engine.heads import Head
@@ -27,6 +27,7 @@ class PassLogits:
     """
 
     head: Head
+    vocab_size: int
     logits: torch.Tensor
     rows: Sequence[RowInput]
 
@@ -49,10 +50,10 @@ class PassLogits:
             places = without if row.choosing is None else with_rules
             places += range(begin, begin + row.num_choices)
         if not without:
-            return choose(self.head.over_vocabulary(logits), asked)
+            return choose(logits, asked, self.head.token_ids)
         chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
         chosen[without] = self.head.best(logits[without])
-        chosen[with_rules] = choose(self.head.over_vocabulary(logits[with_rules]), asked)
+        chosen[with_rules] = choose(logits[with_rules], asked, self.head.token_ids)
         return chosen
 
     def _starts(self) -> list[int]:
@@ -97,7 +98,7 @@ class PassLogits:
         """Cut into rows of `counts` items."""
         if not places:
             return ((),) * len(counts)
-        logits = self.head.over_vocabulary(self.logits[list(places)])
+        logits = over_vocabulary(self.logits[list(places)], self.head.token_ids, self.vocab_size)
         items = iter(logprobs_at(logits, tokens, num_top))
         return tuple(tuple(next(items) for _ in range(count)) for count in counts)
 

@@ -170,7 +170,7 @@ def test_cuts_keep_what_those_of_transformers_keep(seed):
     cuts = draw_cuts(seed)
     raw = logits(len(DRAFTS) + 1, seed)
     raw[:, 5] = float("-inf")
-    draws = draws_of([asked(ChoiceRules(0, **cuts))], VOCAB_SIZE, raw.device)
+    draws = draws_of([asked(ChoiceRules(0, **cuts))], raw)
     ordered, tokens, is_kept = cut(raw, draws)
     warpers = [warper for name in WARPERS for warper in WARPERS[name](cuts[name])]
     expected = by_transformers(warpers, raw)
@@ -182,7 +182,7 @@ def test_cuts_keep_what_those_of_transformers_keep(seed):
 def test_equal_logits_are_kept_in_the_order_of_their_ids():
     raw = torch.zeros(1, VOCAB_SIZE, dtype=torch.float64)
     one = Asked(Choosing(ChoiceRules(0, temperature=1.0, top_p=0.5), VOCAB_SIZE), 1, (), ())
-    _, tokens, is_kept = cut(raw, draws_of([one], VOCAB_SIZE, raw.device))
+    _, tokens, is_kept = cut(raw, draws_of([one], raw))
     assert tokens[is_kept].tolist() == list(range(31))
     one = Asked(Choosing(ChoiceRules(0, temperature=1.0, top_k=3), VOCAB_SIZE), 1, (), ())
-    assert cut(raw, draws_of([one], VOCAB_SIZE, raw.device))[2].all()
+    assert cut(raw, draws_of([one], raw))[2].all()
