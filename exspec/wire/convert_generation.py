@@ -39,6 +39,8 @@ MAX_BATCH_SEQUENCES = 1024
 """Of one batch: prompts times completions of each."""
 MAX_BATCH_LISTED = 1 << 22
 """Token ids and characters of bad words that a batch may list, counted for every sequence."""
+MAX_BATCH_REPORTED = 1 << 22
+"""Logprobs of prompts that a batch may ask for: a caller that reads late has them all held."""
 
 
 def request_to_message(request: values.GenerationRequest) -> pb.GenerateRequest:
@@ -122,6 +124,7 @@ def check_batch(message: pb.GenerateBatchRequest) -> None:
         )
     _check_request_id(_item_id(message, number - 1))
     _check_listed(message.sampling, number)
+    _check_reported(message)
 
 
 def event_to_message(event: values.Event) -> pb.GenerateResponse:
@@ -189,6 +192,23 @@ def _check_listed(sampling: pb.SamplingParams, number: int) -> None:
                 f"{MAX_BATCH_LISTED} may be listed in a batch: send fewer prompts at once",
                 field=field,
             )
+
+
+def _check_reported(message: pb.GenerateBatchRequest) -> None:
+    """Text is not tokenized yet: it has at most as many tokens as bytes."""
+    if not message.sampling.HasField("prompt_logprobs"):
+        return
+    num_tokens = sum(
+        len(p.token_ids.ids) if p.HasField("token_ids") else p.ByteSize() for p in message.prompts
+    )
+    num_each = message.sampling.prompt_logprobs + 1
+    num_reported = num_tokens * _num_completions(message) * num_each
+    if num_reported > MAX_BATCH_REPORTED:
+        raise InvalidRequestError(
+            f"prompt_logprobs may come to {num_reported} logprobs in this batch; "
+            f"{MAX_BATCH_REPORTED} may be: send fewer prompts at once",
+            field="prompt_logprobs",
+        )
 
 
 def _item_id(message: pb.GenerateBatchRequest, index: int) -> str:

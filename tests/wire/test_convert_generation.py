@@ -243,6 +243,20 @@ def test_a_long_list_is_not_sent_for_every_sequence_of_a_large_batch():
     assert caught.value.field == "allowed_token_ids"
 
 
+def test_a_batch_may_not_ask_for_more_logprobs_of_prompts_than_can_be_held_unread():
+    ids = pb.Prompt(token_ids=pb.TokenIds(ids=[7] * 4096))
+    batch = pb.GenerateBatchRequest(prompts=[ids] * 64, n=4, sampling={"prompt_logprobs": 3})
+    convert.check_batch(batch)
+    for more in (pb.Prompt(text="x"), ids):
+        longer = pb.GenerateBatchRequest(prompts=[more])
+        longer.MergeFrom(batch)
+        with pytest.raises(errors.InvalidRequestError, match="fewer prompts") as caught:
+            convert.check_batch(longer)
+        assert caught.value.field == "prompt_logprobs"
+        longer.sampling.ClearField("prompt_logprobs")
+        convert.check_batch(longer)
+
+
 def test_a_batch_id_leaves_room_for_the_ids_of_its_prompts():
     """Else every prompt would be refused for an id that its caller did not write."""
     batch = pb.GenerateBatchRequest(prompts=[pb.Prompt(text="x")] * 11, request_id="r" * 126)
