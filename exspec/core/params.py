@@ -187,15 +187,18 @@ def _check(
     """Bounds of a number; `is_open`: the lower one does not belong to them. None is no number."""
     if value is None or (low <= value <= high and not (is_open and value == low)):
         return
-    bounds = f"more than {low:g} and at most {high:g}" if is_open else f"{low:.17g} to {high:.17g}"
+    first, last = _shown(low), _shown(high)
+    bounds = f"more than {first} and at most {last}" if is_open else f"{first} to {last}"
     field = name.partition(",")[0].partition(" ")[0]
     raise InvalidRequestError(f"{name} must be {bounds}, got {_shown(value)}", field=field)
 
 
-def _shown(value: float) -> str:
-    """Short, but never as one of its bounds when it is beside it."""
-    short = f"{value:g}"
-    return short if float(short) == value or math.isnan(value) else str(value)
+def _shown(number: float) -> str:
+    """In full where rounding would show another number: large ones, or one beside a bound."""
+    if isinstance(number, int):
+        return str(number)
+    short = f"{number:g}"
+    return short if float(short) == number or math.isnan(number) else str(number)
 
 
 def _check_size(field: str, listed: Sequence[object], most: int, what: str) -> None:
