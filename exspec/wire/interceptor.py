@@ -39,6 +39,9 @@ Guarded = Callable[[AsyncIterable[bytes], Context], Awaitable[None]]
 REQUEST_SECONDS = 30.0
 """How long the one message of a call may take to arrive."""
 
+UNGUARDED_REQUEST_SECONDS = 5.0
+"""The same where anybody may call: such messages are a few bytes, whatever is held for longer."""
+
 ABORT_SECONDS = 5.0
 """How long a handler waits for its error to be taken off its hands."""
 
@@ -92,14 +95,15 @@ class Messages:
             InvalidRequestError: there is none, or it is none.
             DeadlineExceededError: it did not come in time; what had come of it is dropped.
         """
+        seconds = REQUEST_SECONDS if self._edge.guards else UNGUARDED_REQUEST_SECONDS
         try:
-            async with asyncio.timeout(REQUEST_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await anext(self)
         except StopAsyncIteration:
             raise InvalidRequestError("the request holds no message", field="request") from None
         except TimeoutError as error:
             raise DeadlineExceededError(
-                f"the request did not arrive within {REQUEST_SECONDS:g} s"
+                f"the request did not arrive within {seconds:g} s"
             ) from error
 
 
