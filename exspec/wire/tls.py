@@ -14,7 +14,7 @@ import os
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 
@@ -101,7 +101,7 @@ def _server_credentials(
     renewals = Renewals(Watched(paths, lambda: _read_identity(files), clock))
     return grpc.dynamic_ssl_server_credentials(
         renewals.configuration(),
-        renewals.next_configuration,
+        cast("Any", renewals.next_configuration),  # its stub does not know of None
         require_client_authentication=require_client_authentication,
     )
 
