@@ -130,8 +130,9 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         method: str = handler_call_details.method
         guards = () if method.startswith(_HEALTH) else self._guards
         edge = Edge(method, guards, handler.request_deserializer or bytes)
-        return grpc.stream_stream_rpc_method_handler(
-            cast("Any", _wrap(handler, edge)),
+        make = cast("Any", grpc.stream_stream_rpc_method_handler)
+        return make(
+            _wrap(handler, edge),
             request_deserializer=None,
             response_serializer=handler.response_serializer,
         )
