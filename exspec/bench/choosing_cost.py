@@ -8,6 +8,7 @@ take turns, so that what else the machine does is spread evenly over them.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -72,28 +73,39 @@ class ChoosingCostPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """One pass: seconds on the clock, and of this process on all processors together."""
+
+    seconds: float
+    processor_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ChoosingCost:
-    """One kind of rules in passes of one shape: seconds of greedy passes and of those with rules,
-    in pairs that ran one after the other. `steps`: where the choosing's own time goes.
+    """One kind of rules in passes of one shape: greedy passes and passes with rules, in pairs that
+    ran one after the other. `steps`: where the choosing's own time goes.
     """
 
     kind: str
     batch_size: int
     num_drafts: int
-    greedy_seconds: tuple[float, ...]
-    seconds: tuple[float, ...]
+    greedy: tuple[Spent, ...]
+    ruled: tuple[Spent, ...]
     steps: tuple[Step, ...]
 
     @property
     def share(self) -> float:
-        """What is added to a greedy pass, as a share of it: median over the pairs."""
-        pairs = zip(self.seconds, self.greedy_seconds, strict=True)
-        return statistics.median(ours / greedy for ours, greedy in pairs) - 1
+        """What is added to a greedy pass, as a share of its time: median over the pairs."""
+        return self._added(lambda spent: spent.seconds)
 
     @property
-    def fastest_share(self) -> float:
-        """The same between the fastest passes, which nothing else has slowed down."""
-        return min(self.seconds) / min(self.greedy_seconds) - 1
+    def processor_share(self) -> float:
+        """The same in processor time, which a busy machine disturbs less."""
+        return self._added(lambda spent: spent.processor_seconds)
+
+    def _added(self, of: Callable[[Spent], float]) -> float:
+        pairs = zip(self.ruled, self.greedy, strict=True)
+        return statistics.median(of(ours) / of(greedy) for ours, greedy in pairs) - 1
 
     @property
     def is_bounded(self) -> bool:
@@ -149,13 +161,13 @@ class _Passes:
         steps = steps_of(
             lambda: self._runner.forward(ruled), self._plan.num_passes, _PROFILED_FOLDER
         )
-        greedy_seconds, seconds = zip(*pairs, strict=True)
-        return ChoosingCost(kind, batch_size, num_drafts, greedy_seconds, seconds, steps)
+        greedy_spent, ruled_spent = zip(*pairs, strict=True)
+        return ChoosingCost(kind, batch_size, num_drafts, greedy_spent, ruled_spent, steps)
 
-    def _time(self, rows: Sequence[RowInput]) -> float:
-        started = monotonic()
+    def _time(self, rows: Sequence[RowInput]) -> Spent:
+        started, used = monotonic(), time.process_time()
         self._runner.forward(rows)
-        return monotonic() - started
+        return Spent(monotonic() - started, time.process_time() - used)
 
     def _rows(self, kind: str, batch_size: int, num_drafts: int) -> list[RowInput]:
         """The last token of the context and K more; half of the context counts as the prompt."""

@@ -9,6 +9,7 @@ from exspec.bench.choosing_cost import (
     BOUND_KIND,
     ChoosingCost,
     ChoosingCostPlan,
+    Spent,
     kinds_of_rules,
     measure_choosing_cost,
 )
@@ -47,27 +48,23 @@ def test_every_kind_is_measured_in_turn_with_greedy_passes(model_dir, monkeypatc
     ruled = [rows for rows in passes if len(rows) == 2 and rows[0][3] is not None]
     assert all([row[3].rules.seed for row in rows] == [0, 1] for rows in ruled)
     for cost in costs:
-        assert len(cost.seconds) == len(cost.greedy_seconds) == 2
+        assert len(cost.ruled) == len(cost.greedy) == 2
     drawn = next(cost for cost in costs if cost.kind == BOUND_KIND)
     assert any(step.name.startswith("noise.") for step in drawn.steps)
     assert sum(step.seconds for step in drawn.steps) > 0
 
 
 def cost(share, kind=BOUND_KIND, batch_size=8):
-    return ChoosingCost(
-        kind,
-        batch_size,
-        4,
-        (1.0, 2.0, 4.0),
-        (1 + share, 2 + 2 * share, 9.0),
-        (Step("a.b", 0.1, 2),),
-    )
+    greedy = (Spent(1.0, 2.0), Spent(2.0, 4.0), Spent(4.0, 8.0))
+    ruled = tuple(Spent((1 + share) * one.seconds, one.processor_seconds) for one in greedy[:2])
+    slow = Spent(9.0, 8.0)
+    return ChoosingCost(kind, batch_size, 4, greedy, (*ruled, slow), (Step("a.b", 0.1, 2),))
 
 
 def test_only_plain_sampling_in_batches_of_eight_is_promised():
     made = [cost(0.05), cost(0.5), cost(0.5, batch_size=1), cost(0.5, "penalties")]
     assert made[0].share == pytest.approx(0.05)
-    assert made[0].fastest_share == pytest.approx(0.05)
+    assert made[0].processor_share == pytest.approx(0.0)
     lines = report.choosing_lines(made)
     assert [is_met for _, is_met in lines] == [True, False]
     assert lines[1][0].startswith("MISSED")

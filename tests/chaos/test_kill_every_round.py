@@ -49,7 +49,6 @@ async def test_the_answer_does_not_tell(make_cluster, truth, role, phase, thorou
         assert greedy.finish_reason is FinishReason.LENGTH
         assert min(kills.num_rounds.values()) >= NUM_ROUNDS
         sampled = await kills.generate(client, **SAMPLED)
-        assert min(kills.num_rounds.values()) >= NUM_ROUNDS
         assert len(sampled.logprobs) == NUM_TOKENS
         for number, index in enumerate(range(0, NUM_ROUNDS, thoroughness.every_round)):
             undisturbed, sampling = (greedy, {}) if number % 2 else (sampled, SAMPLED)

@@ -8,7 +8,7 @@ from random import Random
 
 from exspec.core.choosing import ChoiceRules
 
-CHANCE = 0.3
+CHANCE = 0.4
 """Of each parameter to be there."""
 
 

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from random import Random
 import torch
 
 from exspec.core.acceptance import speculation_cap
+from exspec.core.choosing import ChoiceRules
 from exspec.core.errors import ExspecError
 from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import EntryKey, EntryStatus, VerifyBatch, VerifyEntry
@@ -28,7 +30,7 @@ from exspec.engine.loading import ModelSettings, load_model
 from exspec.engine.model_runner import ModelRunner
 from exspec.engine.packing import PackedLinear
 from exspec.engine.ranks import Ranks, join_ranks
-from exspec.engine.rows import RowInput
+from exspec.engine.rows import PassRunner, RowInput
 from exspec.engine.sharded import ShardedRunner, follow
 from exspec.runtime.launch import end_of_rank, place_of_this_process
 from target_worker.verifier import Verifier
@@ -116,6 +118,32 @@ def serve(ranks: Ranks, runner: ModelRunner) -> ShardedRunner | None:
     return None
 
 
+def chosen_by_rules(runner: PassRunner) -> list[list[list[int]]]:
+    """Rows that draw, one that gets stuck and a greedy one, with scored tokens, in three passes."""
+    rules = ChoiceRules(3, temperature=1.0, top_p=0.9, repetition_penalty=1.3, seed=5)
+    drawing = runner.open_choosing(replace(rules, num_logprobs=2, num_prompt_logprobs=0))
+    everything = tuple(range(runner.facts.vocab_size))
+    ending = replace(rules, min_tokens=1, ending_token_ids=everything)
+    stuck = runner.open_choosing(ending)
+    rows = [
+        RowInput(0, 0, (3, 4, 5), 1, drawing, scored=(4, 5)),
+        RowInput(1, 0, (6, 7, 8), 1, stuck),
+        RowInput(2, 0, (9, 10, 11, 12), 2),
+    ]
+    found = [runner.forward(rows)]
+    assert found[0].stuck_rows == {1}
+    first = found[0].choices[0][0]
+    row = RowInput(0, 3, (first, 13, 14, 15), 4, drawing, (3, 4, 5))
+    found.append(runner.forward([row, RowInput(2, 4, (13,), 1)]))
+    poisoned = replace(row, tokens=(first, 13, POISON, 15))
+    found.append(runner.forward([poisoned, RowInput(2, 5, (14,), 1)]))
+    for slot in range(3):
+        runner.release(slot)
+    assert [len(item.top) for item in found[1].logprobs[0]] == [2] * 4
+    assert [item.token_id for item in found[0].scored[0]] == [4, 5]
+    return [[list(choices) for choices in output.choices] for output in found]
+
+
 def courses(ranks: Ranks, folder: Path) -> dict[str, object]:
     """All models, dtypes and layouts, plain and speculative; every load is of all ranks."""
     found: dict[str, object] = {}
@@ -132,10 +160,12 @@ def courses(ranks: Ranks, folder: Path) -> dict[str, object]:
             course = Course(verifier, num_drafts, truths[key])
             outputs[str(num_drafts)] = course.run(num_drafts)
             assert (course.num_accepted > 0) == (num_drafts > 0)
+        chosen = chosen_by_rules(sharded)
         ranks.send(Stop())
         facts = runner.facts
         found[key] = {
             "outputs": outputs,
+            "chosen": chosen,
             "fingerprint": facts.fingerprint,
             "parameters": facts.num_parameters,
             "vocab": facts.vocab_size,

@@ -64,7 +64,7 @@ def run_round(
     output = runner.forward(rows)
     parts = zip(active, drafts, output.choices, output.logprobs, strict=True)
     for sequence, draft, choices, logprobs in parts:
-        decision = accept(draft, choices)
+        decision = accept(draft[: len(choices) - 1], choices)
         block = cut_block(
             (*draft[: decision.num_accepted], decision.bonus_token),
             stop_token_ids=limits.stop_token_ids,

@@ -15,7 +15,7 @@ from exspec.engine.reference_sampler import ReferenceSampler
 from exspec.engine.rows import STUCK
 from tests.engine.drawn_rules import drawn_rules
 
-NUM_ROWS = 5
+NUM_ROWS = 8
 SIZES = (97, 600, 1500)
 
 
@@ -26,6 +26,7 @@ def drawn_logits(random: Random, num_places: int, vocab_size: int) -> torch.Tens
     logits = normal * random.choice([0.3, 1.0, 4.0])
     if random.random() < 0.5:  # a few tokens far above the others
         logits[:, :: random.choice([7, 50])] += random.choice([2.0, 8.0])
+    logits -= random.choice([0.0, 3.0, 20.0])
     return (logits * 4).round() / 4 if random.random() < 0.3 else logits
 
 
@@ -35,6 +36,7 @@ def drawn_rows(random: Random, vocab_size: int) -> tuple[list[Asked], torch.Tens
         tokens = tuple(random.choices(range(vocab_size), k=random.randint(1, 12)))
         drafts = tuple(random.choices((*tokens, *range(9)), k=random.randint(0, 3)))
         own = drawn_logits(random, len(drafts) + 1, vocab_size)
+        own[:, [*tokens, *drafts]] += random.choice([0.0, 2.0, 6.0])  # what penalties are about
         near = (*tokens, *drafts, *own.argmax(dim=1).tolist())
         num_prompt = random.randint(1, len(tokens))
         rules = drawn_rules(random, num_prompt, near, vocab_size, near[-3:])

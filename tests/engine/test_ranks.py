@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from exspec.core.errors import UnsupportedModelError
+from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.loading import ModelSettings, load_model
 from exspec.engine.reference import generate_plain
 from exspec.engine.spread import check_spread, find_spread
 from exspec.runtime.settings import ModelWorkerSettings
-from tests.engine.ranks_main import MAX_TOKENS, prompts
+from tests.engine.ranks_main import MAX_TOKENS, chosen_by_rules, load, prompts
 from tests.engine.tiny import save_tiny_model, tiny_config
 from tests.engine.tiny_gguf import save_tiny_gguf
 
@@ -116,11 +117,15 @@ def broken_passes(models):
         one.kill()
 
 
-def test_two_ranks_choose_what_one_process_chooses(alone, truths, found_in):
+def test_two_ranks_choose_what_one_process_chooses(models, alone, truths, found_in):
     found = found_in("courses")
     assert set(found) == set(truths)
     for key, truth in truths.items():
-        facts = alone[*key.split("/")[:2]].facts
+        name, dtype, layout = key.split("/")
+        facts = alone[name, dtype].facts
+        if dtype == "float64":
+            runner = load(models / name, dtype, KvLayoutName(layout), None)
+            assert found[key]["chosen"] == chosen_by_rules(runner)
         for num_drafts, outputs in found[key]["outputs"].items():
             for expected, output in zip(truth, outputs, strict=True):
                 assert output == list(expected[:MAX_TOKENS]), (key, num_drafts)
