@@ -33,7 +33,7 @@ async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
     from coordinator.servers import bind_ports
     from exspec.core.peer_roles import PeerRole
     from exspec.runtime.metrics import metrics_served
-    from exspec.wire.process import stop_signals, unless_stopped, write_port_file
+    from exspec.wire.process import stop_signals, write_port_file
     from exspec.wire.tls import tls_files
 
     stop = stop_signals()
@@ -57,15 +57,22 @@ async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
             write_port_file(settings.port_file, "\n".join(ports.addresses))
             await stop.asked.wait()
     finally:
-        stopping = asyncio.create_task(ports.stop(settings.grace_seconds))
-        if not await unless_stopped(stopping, stop.insisted):
-            await ports.stop(0)
-            await stopping
+        await _stop_serving(ports, settings.grace_seconds, stop.insisted)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await parts.registry.close()
     logger.info("coordinator.stopped")
+
+
+async def _stop_serving(ports: Ports, grace_seconds: float, insisted: asyncio.Event) -> None:
+    """Running calls get their grace, until the process is told to stop once more."""
+    from exspec.wire.process import unless_stopped
+
+    stopping = asyncio.create_task(ports.stop(grace_seconds))
+    if not await unless_stopped(stopping, insisted):
+        await ports.stop(0)
+        await stopping
 
 
 async def _log_progress(parts: Parts) -> None:
