@@ -111,7 +111,7 @@ class WorkerLink:
 
     def send(self, batch: Batch) -> None:
         """Queue a batch; its reply comes to `on_reply` while the link is up."""
-        self._holdings.note_sent(entry.key.sequence_id for entry in batch.entries)
+        self._holdings.note_sent(batch.batch_id, (e.key.sequence_id for e in batch.entries))
         self._put(batch)
 
     def release(self, sequence_ids: Iterable[SequenceId]) -> None:
@@ -218,6 +218,8 @@ class WorkerLink:
             self._oldest_since = _now()
             self._reschedule()
             if reply.batch_id < FIRST_RELEASE_ID:
+                if again := self._holdings.note_answered(reply.batch_id):
+                    self.release(again)
                 self._events.on_reply(reply)
                 self._judge(reply)
             else:

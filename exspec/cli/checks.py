@@ -47,7 +47,7 @@ def run_checks(connect: Connect) -> list[Finding]:
     """All checks, in the order a reader wants them."""
     checks: list[Callable[[], Finding]] = [
         check_python,
-        lambda: check_package("exspec", Verdict.FAIL, "pip install exspec"),
+        lambda: check_package("exspec", Verdict.FAIL, "pip install . in its source folder"),
         lambda: check_package("grpcio", Verdict.FAIL, "pip install grpcio"),
         lambda: check_package("protobuf", Verdict.FAIL, "pip install protobuf"),
         check_generated_code,

@@ -74,7 +74,10 @@ def generate(
     as_json: AsJson = False,
     stream: Stream = True,
 ) -> None:
-    """Generate text. What is generated never depends on how far one speculates."""
+    """Generate text. What is generated never depends on how far one speculates.
+
+    What no option says is as the model's makers advise (its generation_config.json), else greedy.
+    """
     text = sys.stdin.read() if prompt == "-" else prompt
     asked = _messages(text, system) if chat else text
     own: GenerateOptions = {

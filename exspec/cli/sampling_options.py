@@ -20,7 +20,7 @@ R = TypeVar("R")
 Sampling = dict[str, Any]
 """Keywords of `exspec.client.GenerateOptions`; None was not given."""
 
-CHOICE = "Which token is chosen (default: what the model's makers advise, else greedy)"
+CHOICE = "Which token is chosen"
 TOKENS = "Which tokens may be chosen"
 MATCH = "What the text must match"
 LENGTH = "How long"

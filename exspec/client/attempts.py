@@ -171,6 +171,8 @@ class Attempts:
         return self._deadline - self._clock()
 
     def _unreachable(self, cause: str) -> UnavailableError:
+        if self._settings.tls is None and "Socket closed" in cause:
+            cause += "; if it speaks TLS, so must the client (tls=…, --ssl-ca-certs)"
         return UnavailableError(
             f"cannot reach the coordinator at {self._settings.address}: {cause}",
             retry_after_seconds=FIRST_BACKOFF_SECONDS,

@@ -187,9 +187,15 @@ def _check(
     """Bounds of a number; `is_open`: the lower one does not belong to them. None is no number."""
     if value is None or (low <= value <= high and not (is_open and value == low)):
         return
-    bounds = f"more than {low:g} and at most {high:g}" if is_open else f"{low:.17g} to {high:.17g}"
+    first, last = _shown(low), _shown(high)
+    bounds = f"more than {first} and at most {last}" if is_open else f"{first} to {last}"
     field = name.partition(",")[0].partition(" ")[0]
-    raise InvalidRequestError(f"{name} must be {bounds}, got {value:g}", field=field)
+    raise InvalidRequestError(f"{name} must be {bounds}, got {_shown(value)}", field=field)
+
+
+def _shown(number: float) -> str:
+    """Whole numbers in full: bounds of 64 bits are no use when rounded."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def _check_size(field: str, listed: Sequence[object], most: int, what: str) -> None:

@@ -166,6 +166,23 @@ def test_a_name_that_does_not_exist_is_unreachable(open_client):
         client.list_models()
 
 
+def test_plain_text_to_a_port_that_closes_is_told_of_tls(open_client):
+    """As a port with TLS does."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_hang_up, args=(listener,), daemon=True).start()
+        client = open_client(f"127.0.0.1:{listener.getsockname()[1]}", max_retries=0)
+        with pytest.raises(UnavailableError, match="so must the client"):
+            client.generate("Hi")
+
+
+def _hang_up(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as open_ones:
+        while True:
+            connection, _ = listener.accept()
+            open_ones.enter_context(connection).recv(1 << 16)
+            connection.shutdown(socket.SHUT_WR)
+
+
 def test_a_coordinator_that_comes_back_is_found_by_a_retry(open_client):
     with FakeCoordinator() as first:
         client = open_client(first.address)

@@ -170,6 +170,13 @@ def test_contradictions_are_refused(options, field):
     assert caught.value.field == field
 
 
+def test_bounds_of_whole_numbers_are_told_in_full():
+    with pytest.raises(InvalidRequestError) as caught:
+        sampling_of(seed=2**64)
+    told = "seed must be 0 to 18446744073709551615, got 18446744073709551616"
+    assert caught.value.message == told
+
+
 def test_speculation_may_be_switched_off_by_a_word():
     assert speculation_of(speculate=False) == SpeculationParams(0)
     assert speculation_of(speculate=True) == SpeculationParams()

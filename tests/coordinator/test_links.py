@@ -13,15 +13,20 @@ from coordinator.links import LinkEvents, LinkKind, WorkerLink
 from coordinator.roles import release_verifies
 from exspec.core.cluster import WorkerInfo, WorkerState
 from exspec.core.errors import WorkerLostError
-from exspec.core.ids import Role, SequenceId, WorkerId
+from exspec.core.ids import BatchId, Role, SequenceId, WorkerId
 
 A, B, C = SequenceId("a"), SequenceId("b"), SequenceId("c")
 
 
+FIRST, SECOND = BatchId(1), BatchId(2)
+
+
 def test_what_was_sent_may_be_held_until_its_release_is_answered():
     holdings = Holdings()
-    holdings.note_sent([A, B])
-    holdings.note_sent([A, C])
+    holdings.note_sent(FIRST, [A, B])
+    holdings.note_sent(SECOND, [A, C])
+    for batch_id in (FIRST, SECOND):
+        assert holdings.note_answered(batch_id) == ()
     release = holdings.begin_release((A, B))
     assert set(holdings.names) == {A, B, C}
     holdings.note_released(release)
@@ -30,16 +35,40 @@ def test_what_was_sent_may_be_held_until_its_release_is_answered():
 
 def test_what_was_sent_again_after_its_release_is_held():
     holdings = Holdings()
-    holdings.note_sent([A])
+    holdings.note_sent(FIRST, [A])
     release = holdings.begin_release((A,))
-    holdings.note_sent([A])
+    holdings.note_sent(SECOND, [A])
     holdings.note_released(release)
+    assert holdings.names == (A,)
+    for batch_id in (FIRST, SECOND):
+        assert holdings.note_answered(batch_id) == ()
+
+
+def test_work_that_its_release_has_overtaken_is_released_again():
+    holdings = Holdings()
+    holdings.note_sent(FIRST, [A, B])
+    holdings.note_sent(SECOND, [A])
+    holdings.note_released(holdings.begin_release((A,)))
+    assert set(holdings.names) == {A, B}
+    assert holdings.note_answered(FIRST) == (), "the other batch may still come"
+    assert holdings.note_answered(SECOND) == (A,)
+    holdings.note_released(holdings.begin_release((A,)))
+    assert holdings.names == (B,)
+
+
+def test_what_was_overtaken_and_lives_again_is_not_released():
+    holdings = Holdings()
+    holdings.note_sent(FIRST, [A])
+    holdings.note_released(holdings.begin_release((A,)))
+    holdings.note_sent(SECOND, [A])
+    assert holdings.note_answered(FIRST) == ()
+    assert holdings.note_answered(SECOND) == ()
     assert holdings.names == (A,)
 
 
 def test_a_release_that_was_never_answered_is_repeated_with_the_next_connection():
     holdings = Holdings()
-    holdings.note_sent([A])
+    holdings.note_sent(FIRST, [A])
     holdings.begin_release((A,))
     holdings.forget_unanswered()
     handshake = holdings.begin_release(holdings.names)

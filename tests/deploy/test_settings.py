@@ -45,6 +45,7 @@ def test_every_variable_is_a_setting_and_can_be_read(service, monkeypatch):
 @pytest.mark.parametrize("service", SERVICES, ids=str)
 def test_probes_ask_the_right_port_for_the_right_service(service, monkeypatch):
     settings = service.settings(monkeypatch)
+    monkeypatch.delenv("EXSPEC_ADDRESS", raising=False)
     for probe in service.probes:
         options = _options_of(probe)
         assert options.get("address", "127.0.0.1:50050") == f"127.0.0.1:{settings.port}"
