@@ -14,6 +14,7 @@ from exspec.core.errors import ExspecError
 from exspec.runtime.clock import monotonic
 from exspec.runtime.logs import set_up_logging
 from exspec.runtime.settings import load_settings
+from exspec.wire.process import ignore_stop_signals
 
 if TYPE_CHECKING:
     from coordinator.parts import Parts
@@ -23,7 +24,7 @@ logger = logging.getLogger("coordinator")
 
 
 async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT; a second one ends what the first left running at once.
 
     Raises:
         ExspecError: the port was refused.
@@ -32,10 +33,10 @@ async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
     from coordinator.servers import bind_ports
     from exspec.core.peer_roles import PeerRole
     from exspec.runtime.metrics import metrics_served
-    from exspec.wire.process import stop_event, write_port_file
+    from exspec.wire.process import stop_signals, write_port_file
     from exspec.wire.tls import tls_files
 
-    stopping = stop_event()
+    stop = stop_signals()
     ports = bind_ports(settings, monotonic)
     tls = tls_files(settings)
     parts = build(
@@ -54,14 +55,24 @@ async def serve(settings: CoordinatorSettings, traces: Traces | None) -> None:
     try:
         async with metrics_served(settings, parts.view.metrics, parts.view.samples):
             write_port_file(settings.port_file, "\n".join(ports.addresses))
-            await stopping.wait()
+            await stop.asked.wait()
     finally:
-        await ports.stop(settings.grace_seconds)
+        await _stop_serving(ports, settings.grace_seconds, stop.insisted)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await parts.registry.close()
     logger.info("coordinator.stopped")
+
+
+async def _stop_serving(ports: Ports, grace_seconds: float, insisted: asyncio.Event) -> None:
+    """Running calls get their grace, until the process is told to stop once more."""
+    from exspec.wire.process import unless_stopped
+
+    stopping = asyncio.create_task(ports.stop(grace_seconds))
+    if not await unless_stopped(stopping, insisted):
+        await ports.stop(0)
+        await stopping
 
 
 async def _log_progress(parts: Parts) -> None:
@@ -92,6 +103,7 @@ def main(argv: list[str]) -> int:
         except (ExspecError, OSError) as error:
             logger.error("coordinator.failed reason=%s", error)  # noqa: TRY400
             return 1
+    ignore_stop_signals()
     return 0
 
 

@@ -8,6 +8,7 @@ up to `resume_timeout` seconds without news, and the call goes on where it was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, cast
@@ -74,6 +75,8 @@ class Attempts:
         self._clock = clock
         self._request_id = request_id
         wanted = settings.timeout if timeout is None else timeout
+        if math.isnan(wanted):
+            raise InvalidRequestError("timeout must be a number, not NaN", field="timeout")
         self._timeout = min(wanted, LONGEST_TIMEOUT_SECONDS)
         self._deadline = clock() + self._timeout
         self._num_failures = 0

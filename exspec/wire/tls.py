@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 
@@ -61,11 +61,11 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
-    """PEM bytes of a service, known to fit each other."""
+class Identity:
+    """PEM bytes of a service, known to fit each other. Not to be shown: one is a private key."""
 
     certificate: bytes
-    key: bytes
+    key: bytes = field(repr=False)
     authority: bytes
 
 
@@ -98,17 +98,41 @@ def _server_credentials(
     files: TlsFiles, clock: Clock, *, require_client_authentication: bool
 ) -> grpc.ServerCredentials:
     paths = (files.certfile, files.keyfile, files.ca_certs)
-    watched = Watched(paths, lambda: _read_identity(files), clock)
+    renewals = Renewals(Watched(paths, lambda: _read_identity(files), clock))
+    return grpc.dynamic_ssl_server_credentials(
+        renewals.configuration(),
+        cast("Any", renewals.next_configuration),  # its stub does not know of None
+        require_client_authentication=require_client_authentication,
+    )
 
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        own = watched.current()
+
+class Renewals:
+    """What the library is told before every handshake: a configuration only if it is a new one.
+
+    Whatever it is given replaces all that it made of the one before; replacing that with every
+    handshake crashes the library when many handshakes run out of time together (grpc/grpc#36693).
+    The library asks one thread after the other.
+    """
+
+    def __init__(self, identities: Watched[Identity]) -> None:
+        """What the identities are now is to be given first."""
+        self._identities = identities
+        self._given = identities.current()
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """The one that is in use."""
+        own = self._given
         return grpc.ssl_server_certificate_configuration(
             [(own.key, own.certificate)], root_certificates=own.authority
         )
 
-    return grpc.dynamic_ssl_server_credentials(
-        configuration(), configuration, require_client_authentication=require_client_authentication
-    )
+    def next_configuration(self) -> grpc.ServerCertificateConfiguration | None:
+        """The one to use from now on; None for no change."""
+        own = self._identities.current()
+        if own == self._given:
+            return None
+        self._given = own
+        return self.configuration()
 
 
 def channel_credentials(tls: TlsConfig) -> grpc.ChannelCredentials:
@@ -128,9 +152,9 @@ def channel_credentials(tls: TlsConfig) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
-def _read_identity(files: TlsFiles) -> _Identity:
+def _read_identity(files: TlsFiles) -> Identity:
     certificate, key = _read_pair(files.certfile, files.keyfile)
-    return _Identity(certificate, key, _read_authority(files.ca_certs))
+    return Identity(certificate, key, _read_authority(files.ca_certs))
 
 
 def _read_pair(certfile: PemPath, keyfile: PemPath) -> tuple[bytes, bytes]:

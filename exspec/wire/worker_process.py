@@ -26,7 +26,13 @@ from exspec.runtime.settings import WorkerSettings
 from exspec.runtime.worker_metrics import METRICS, WorkerFigures, WorkerMeasures
 from exspec.runtime.worker_thread import WorkerThread
 from exspec.wire.auth import RoleGuard
-from exspec.wire.process import StopSignals, stop_signals, write_port_file
+from exspec.wire.process import (
+    StopSignals,
+    ignore_stop_signals,
+    stop_signals,
+    unless_stopped,
+    write_port_file,
+)
 from exspec.wire.registration import Registration
 from exspec.wire.server import RpcServer, reachable_address
 from exspec.wire.tls import TlsFiles, cluster_credentials, tls_files
@@ -96,6 +102,7 @@ def run_process(role: WorkerRole, identity: Identity, settings: WorkerSettings) 
         # A load or a pass cannot be interrupted and nothing depends on it: do not wait for it.
         logging.shutdown()
         os._exit(0)
+    ignore_stop_signals()
     return 0
 
 
@@ -121,7 +128,7 @@ async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSetti
     try:
         async with metrics_served(settings, METRICS, shown.samples):
             write_port_file(settings.port_file, bound)
-            if not await _unless_stopped(asyncio.create_task(thread.run(role.load)), stop.asked):
+            if not await unless_stopped(asyncio.create_task(thread.run(role.load)), stop.asked):
                 return Ending.WHILE_LOADING
             await server.set_ready(is_ready=True)
             worker = role.describe(settings.advertise or reachable_address(bound))
@@ -130,10 +137,10 @@ async def run_worker(role: WorkerRole, identity: Identity, settings: WorkerSetti
             coordinator_tls = None if tls is None else tls.as_peer_of(PeerRole.COORDINATOR)
             await _serve(Registration(settings.coordinator, worker, coordinator_tls), server, stop)
     finally:
-        await _unless_stopped(
+        await unless_stopped(
             asyncio.create_task(server.stop(settings.grace_seconds)), stop.insisted
         )
-    is_idle = await _unless_stopped(asyncio.create_task(thread.run(_nothing)), stop.insisted)
+    is_idle = await unless_stopped(asyncio.create_task(thread.run(_nothing)), stop.insisted)
     logger.info("worker.stopped worker=%s", identity.worker_id)
     if not is_idle:
         return Ending.AT_ONCE
@@ -177,21 +184,10 @@ def listen(
     return server, server.bind(settings.host, settings.port, allow_insecure=is_allowed)
 
 
-async def _unless_stopped(task: asyncio.Task[None], stopping: asyncio.Event) -> bool:
-    """Wait for the task; False if the process was told to stop before it was done."""
-    waiting = asyncio.create_task(stopping.wait())
-    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    if not task.done():
-        return False
-    waiting.cancel()
-    task.result()
-    return True
-
-
 async def _serve(registration: Registration, server: RpcServer, stop: StopSignals) -> None:
     """Keep the lease until it is time to go, then hand over what is held."""
     keeping = asyncio.create_task(registration.keep())
-    is_drained = await _unless_stopped(keeping, stop.asked)
+    is_drained = await unless_stopped(keeping, stop.asked)
     await server.set_ready(is_ready=False)
     if is_drained:
         logger.info("worker.draining reason=%r", "an operator drained it")
@@ -199,6 +195,6 @@ async def _serve(registration: Registration, server: RpcServer, stop: StopSignal
         keeping.cancel()
         logger.info("worker.draining reason=%r", "told to stop")
     leaving = asyncio.create_task(registration.leave())
-    if not await _unless_stopped(leaving, stop.insisted):
+    if not await unless_stopped(leaving, stop.insisted):
         leaving.cancel()
         logger.warning("worker.undrained reason=%r", "told to stop at once")

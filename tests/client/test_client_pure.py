@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -243,3 +244,10 @@ def test_the_client_loads_no_model_code_and_no_server():
         "torch", "transformers", "tokenizers", "pydantic_settings", "typer", "rich",
         "grpc_reflection.v1alpha", "grpc_health.v1", "exspec.wire.server", "exspec.engine",
     }  # fmt: skip
+
+
+def test_a_timeout_that_is_no_number_is_the_callers_fault():
+    settings = ClientSettings("a:1", 1.0, 1.0, 0, resume_timeout=1.0)
+    with pytest.raises(InvalidRequestError) as caught:
+        Attempts(settings, lambda: 0.0, "r", math.nan)
+    assert caught.value.field == "timeout"

@@ -8,6 +8,7 @@ import shutil
 import ssl
 import stat
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -21,8 +22,16 @@ from exspec.core.errors import InvalidRequestError
 from exspec.core.ids import Role
 from exspec.core.peer_roles import PeerRole
 from exspec.runtime.clock import monotonic, now
+from exspec.runtime.watched import Watched
 from exspec.wire.channel import open_channel
-from exspec.wire.tls import TlsConfig, TlsFiles, client_port_credentials, cluster_credentials
+from exspec.wire.tls import (
+    Identity,
+    Renewals,
+    TlsConfig,
+    TlsFiles,
+    client_port_credentials,
+    cluster_credentials,
+)
 from tests.security.security_world import (
     KEY,
     LIST_MODELS,
@@ -237,3 +246,26 @@ async def test_a_worker_joins_once_its_certificate_was_replaced_by_a_good_one(
     shutil.copy(good.keyfile, files.keyfile)
     shutil.copy(good.certfile, files.certfile)
     await world.until_ready(worker)
+
+
+def test_the_library_is_given_a_configuration_only_when_it_is_a_new_one(certificates, tmp_path):
+    """It crashes, now and then, when what it has is replaced with every handshake."""
+    good, other = certificates.files(PeerRole.COORDINATOR), certificates.files(PeerRole.WORKER)
+    files = [str(tmp_path / name) for name in ("c.pem", "c-key.pem", "ca.pem")]
+
+    def put(certfile, keyfile, ca_certs):
+        for source, path in zip((certfile, keyfile, ca_certs), files, strict=True):
+            shutil.copy(source, path)
+
+    def read():
+        return Identity(*(Path(path).read_bytes() for path in files))
+
+    put(good.certfile, good.keyfile, good.ca_certs)
+    renewals = Renewals(Watched(files, read, lambda: 0.0))
+    assert renewals.configuration() is not None
+    assert renewals.next_configuration() is None
+    put(good.certfile, good.keyfile, good.ca_certs)  # written again as they were
+    assert renewals.next_configuration() is None
+    put(other.certfile, other.keyfile, other.ca_certs)
+    assert renewals.next_configuration() is not None
+    assert renewals.next_configuration() is None

@@ -16,7 +16,7 @@ from exspec.runtime.addresses import is_loopback
 from exspec.v1 import target_pb2, target_pb2_grpc
 from exspec.wire.channel import open_aio_channel
 from exspec.wire.health import probe
-from exspec.wire.interceptor import Edge, guard_stream
+from exspec.wire.interceptor import write_all
 from exspec.wire.process import write_port_file
 from exspec.wire.server import (
     RpcServer,
@@ -147,7 +147,7 @@ async def test_a_caller_that_leaves_while_it_is_sent_something_closes_the_handle
         return kept[-1]
 
     with pytest.raises(asyncio.CancelledError):
-        await guard_stream(keep, Edge("/a/b", (), bytes.decode))(b"request", Gone())
+        await write_all(keep("request", None), Gone())
     assert closed == ["request"]
 
 

@@ -181,3 +181,12 @@ def test_a_second_signal_ends_a_process_that_is_in_the_middle_of_a_pass(number):
         finally:
             process.kill()
     assert process.returncode == 0, errors
+
+
+def test_a_process_that_ends_well_does_so_though_it_is_told_again():
+    code = (
+        "import os, signal\nfrom exspec.wire.process import ignore_stop_signals\n"
+        "ignore_stop_signals()\n"
+        "for number in (signal.SIGTERM, signal.SIGINT):\n    os.kill(os.getpid(), number)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
