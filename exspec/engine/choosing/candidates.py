@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from exspec.engine.choosing.arithmetic import exact_exp
-from exspec.engine.choosing.challengers import Standing, with_unseen
+from exspec.engine.choosing.challengers import SLACK, Standing, with_unseen
 from exspec.engine.choosing.drawing import (
     MASS_OF_BEST,
     Draws,
@@ -32,8 +32,6 @@ _BLOCK = 32
 _MOST_CANDIDATES = 256
 _SMALL_VOCABULARY = 512
 """Up to here all columns are looked at."""
-_SLACK = 1e-3
-"""Of a sum of float32 exponentials over a vocabulary, relative."""
 _CPU_CHUNK = 1 << 18
 """Numbers worked on at a time: what stays in a CPU's cache."""
 _LARGE_CHUNK = 1 << 26
@@ -106,9 +104,9 @@ def _look_at(candidates: _Candidates, draws: Draws, num_columns: int) -> _Look:
     seen = masses.sum(dim=1, keepdim=True).to(torch.float64)
     # Of the total with a top-k beyond the candidates only the upper bound is known.
     about = candidates.about * MASS_OF_BEST
-    least = torch.where((draws.top_k < num_columns) | about.isinf(), 0.0, about * (1 - _SLACK))
+    least = torch.where((draws.top_k < num_columns) | about.isinf(), 0.0, about * (1 - SLACK))
     lowest = torch.where(has_all, seen, torch.maximum(seen, least))
-    highest = torch.where(has_all, seen, torch.maximum(seen, about * (1 + _SLACK)))
+    highest = torch.where(has_all, seen, torch.maximum(seen, about * (1 + SLACK)))
     takes_all = draws.top_p >= 1
     may_be_kept = is_kept & (takes_all | (before < draws.top_p * highest))
     is_kept &= takes_all | (before < draws.top_p * lowest)

@@ -22,7 +22,7 @@ from exspec.engine.choosing.noise import (
     unfinished_hashes_on_cpu,
 )
 
-_SLACK = 1e-3
+SLACK = 1e-3
 """Of a sum of float32 exponentials over a vocabulary, relative."""
 _ROWS_AT_ONCE = 64
 """Whose tokens are hashed together on a device other than a CPU."""
@@ -133,9 +133,9 @@ def _best_kept(
             continue
         if bool(draws.top_p >= 1):
             return column
-        if _mass(weights, scaled >= own) * (1 + _SLACK) < share * (1 - _SLACK):
+        if _mass(weights, scaled >= own) * (1 + SLACK) < share * (1 - SLACK):
             return column
-        if not _mass(weights, scaled > own) * (1 - _SLACK) > share * (1 + _SLACK):
+        if not _mass(weights, scaled > own) * (1 - SLACK) > share * (1 + SLACK):
             return None
     return ranking[-1][1]
 
