@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from exspec.core.errors import InvalidRequestError
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 
-class EmbeddingType(str, Enum):
+class EmbeddingType(StrEnum):
     """How a .gguf draft stores its embedding (and a head of its own)."""
 
     TARGET = "target"

@@ -64,7 +64,7 @@ def narrow(config: PretrainedConfig, width: int) -> None:
 
 def _inner(ideal: float) -> int:
     """A width of the feed-forward part, in whole blocks for kernels and quantization."""
-    block = 64 if ideal >= 512 else 32 if ideal >= 64 else 8  # noqa: PLR2004
+    block = 64 if ideal >= 512 else 32 if ideal >= 64 else 8
     return max(block, round(ideal / block) * block)
 
 

@@ -52,9 +52,9 @@ def essential_tokens(
 
     Files may name ids that the model does not have; those are left out.
     """
-    ids: set[int] = set(tokenizer.all_special_ids) if tokenizer is not None else set()
+    ids: set[object] = set(tokenizer.all_special_ids) if tokenizer is not None else set()
     for holder in (getattr(model, "generation_config", None), model.config):
         stated = getattr(holder, "eos_token_id", None)
         ids.update(stated if isinstance(stated, list | tuple) else [stated])
     vocab_size = int(model.config.get_text_config().vocab_size)
-    return tuple(sorted(i for i in ids if type(i) is int and 0 <= i < vocab_size))
+    return tuple(sorted(i for i in ids if isinstance(i, int) and 0 <= i < vocab_size))
