@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from exspec.core.errors import UnsupportedModelError
@@ -88,18 +87,8 @@ def _write_model(
     half: Any = copy.deepcopy(student)
     half.to(_stored_dtype(source))
     _make_advice_consistent(half)
-    try:
-        half.save_pretrained(stage)
-    except SafetensorError as error:
-        raise OSError(*_system_error(error)) from error
+    half.save_pretrained(stage)
     _save_tokenizer(source, stage)
-
-
-def _system_error(error: SafetensorError) -> tuple[int, str]:
-    """The system's number in what safetensors says: `… (os error 28)`."""
-    _, _, tail = str(error).rpartition("os error ")
-    number = tail.rstrip(" )}\"'")
-    return (int(number), os.strerror(int(number))) if number.isdigit() else (0, str(error))
 
 
 def _make_advice_consistent(model: PreTrainedModel) -> None:
