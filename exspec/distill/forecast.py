@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from exspec.distill.disk import check_room
 from exspec.distill.plan import DistillPlan
-from exspec.distill.shrinking import shrunk
+from exspec.distill.shrinking import choose_layers, layers_of, shrunk
 from exspec.engine.gguf_reading import reading_once
 from exspec.engine.loading import as_our_errors, quiet_transformers
 from exspec.engine.sources import find_source
@@ -28,9 +28,16 @@ _SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A draft to come. `num_trained` of its parameters are trained; bytes are upper estimates."""
+    """A draft to come: `layers` are the target's it starts from, of `num_target_layers`.
+
+    `num_trained` of its parameters are trained. Bytes are upper estimates.
+    """
 
     architecture: str
+    layers: tuple[int, ...]
+    num_target_layers: int
+    width: int
+    is_narrow: bool
     num_parameters: int
     num_trained: int
     text_bytes: int
@@ -55,15 +62,20 @@ def foresee(plan: DistillPlan) -> Forecast:
         gguf = {} if source.gguf_file is None else {"gguf_file": source.gguf_file}
         config = AutoConfig.from_pretrained(source.location, revision=source.revision, **gguf)
     check_config(config)
-    width = config.get_text_config().hidden_size
+    num_layers = layers_of(config)
     smaller = shrunk(config, plan)
+    width = smaller.get_text_config().hidden_size
+    is_narrow = width != config.get_text_config().hidden_size
     with quiet_transformers(), as_our_errors(plan.target), torch.device("meta"):
         student: PreTrainedModel = AutoModelForCausalLM.from_config(smaller)
     number = sum(part.numel() for part in student.parameters())
-    is_narrow = smaller.get_text_config().hidden_size != width
     num_trained = number if is_narrow else number - _num_frozen(student)
     return Forecast(
         type(student).__name__,
+        choose_layers(num_layers, plan),
+        num_layers,
+        width,
+        is_narrow,
         number,
         num_trained,
         plan.num_tokens * (_PROMPT_SHARE * _TOKEN_BYTES + plan.num_labels * _LABEL_BYTES),
