@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from exspec.core.errors import UnsupportedModelError
@@ -49,9 +51,9 @@ class Chats:
         """
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def decode(self, tokens: tuple[int, ...]) -> str:
+    def decode(self, tokens: Sequence[int]) -> str:
         """The text without special tokens."""
-        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        text = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         assert isinstance(text, str)
         return text
 

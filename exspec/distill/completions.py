@@ -93,7 +93,7 @@ class _Cohort:
         self._members.append(_Running(index, job, choosing))
 
     def run(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Prefill all, then one token for each that is not done. Yields jobs' indices and tokens."""
+        """Prefill all, then one token each until all are done. Yields jobs' indices and tokens."""
         for part in self._prefills():
             self._step([self._members[slot].row(slot) for slot in part])
         while active := [slot for slot, one in enumerate(self._members) if not one.is_done]:

@@ -1,4 +1,4 @@
-"""How far a student is from the target at labelled places: its logits, the loss, what it gets right.
+"""How far a student is from the target at labelled places: logits, loss, what it gets right.
 
 The student is any causal language model; only the head's rows of the draft vocabulary count.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn.functional import linear
@@ -46,10 +47,12 @@ class Imitator:
     def __init__(self, student: PreTrainedModel, vocabulary: Sequence[int]) -> None:
         """`vocabulary` are rising token ids; all of them if it is empty."""
         self.student = student
-        head = student.get_output_embeddings()
+        self._head: Any = student.get_output_embeddings()
+        head = self._head
         vocab_size = int(head.weight.shape[0])
         ids = torch.tensor(list(vocabulary) or list(range(vocab_size)), device=head.weight.device)
         self._rows = None if len(ids) == vocab_size else ids
+        self._frozen_weight = None if head.weight.requires_grad else self._head_weight().detach()
         self._places = torch.full((vocab_size,), -1, device=ids.device)
         self._places[ids] = torch.arange(len(ids), device=ids.device)
 
@@ -61,11 +64,15 @@ class Imitator:
             hidden = self.student.base_model(
                 input_ids=batch.ids.to(device), use_cache=False
             ).last_hidden_state[batch.wanted.to(device)]
-            head = self.student.get_output_embeddings()
-            weight = head.weight if self._rows is None else head.weight[self._rows]
-            bias = getattr(head, "bias", None)
+            weight = self._head_weight() if self._frozen_weight is None else self._frozen_weight
+            bias = getattr(self._head, "bias", None)
             bias = bias if bias is None or self._rows is None else bias[self._rows]
             return linear(hidden, weight, bias).float()
+
+    def _head_weight(self) -> torch.Tensor:
+        """The rows of the draft vocabulary."""
+        weight = self._head.weight
+        return weight if self._rows is None else weight[self._rows]
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Cross-entropy per place with the target's choice and with its likeliest tokens, halved.
@@ -104,11 +111,9 @@ def measure(imitator: Imitator, held_out: Sequence[Sample]) -> HeldOut:
 
     the one before committed, so that text which is easy does not count more than it would there.
     """
-    imitator.student.eval()
     all_matches: list[list[bool]] = []
     for first in range(0, len(held_out), 16):
         all_matches += imitator.matches(held_out[first : first + 16])
-    imitator.student.train()
     counts = [0] * NUM_PROPOSED
     num_rounds = 0
     for matches in all_matches:

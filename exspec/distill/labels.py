@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -44,10 +45,8 @@ def label(
     parts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     with native_attention(model):
         for batch in _batches(conversations):
-            for index, found in zip(
-                batch, _label_batch(model, [conversations[i] for i in batch], num_labels), strict=True
-            ):
-                parts[index] = found
+            found = _label_batch(model, [conversations[i] for i in batch], num_labels)
+            parts.update(zip(batch, found, strict=True))
             on_tokens(sum(conversations[i].num_answer_tokens for i in batch))
     ordered = [parts[index] for index in range(len(conversations))]
     return Labels(
@@ -82,9 +81,9 @@ def _label_batch(
         ids[row, : len(one.tokens)] = torch.tensor(one.tokens)
         wanted[row, one.answer_start - 1 : len(one.tokens) - 1] = True
     hidden = model.base_model(input_ids=ids.to(model.device), use_cache=False).last_hidden_state
-    head = model.get_output_embeddings()
+    head: Any = model.get_output_embeddings()
     logits = head(hidden[wanted.to(hidden.device)]).float()
-    top = logits.topk(num_labels, dim=-1)
+    top = logits.topk(min(num_labels, logits.shape[-1]), dim=-1)
     logprobs = top.values - logits.logsumexp(dim=-1, keepdim=True)
     counts = [one.num_answer_tokens for one in batch]
     found_ids = top.indices.to("cpu", torch.int32).split(counts)

@@ -32,7 +32,7 @@ class SampledPrompts:
         self, number: int, seed: int, on_tokens: Callable[[int], None]
     ) -> list[tuple[str, str]]:
         """`number` pairs of task and user text; the same for the same seed. None is empty."""
-        turns = [draw_turn(Random(f"{seed}-{index}")) for index in range(number)]  # noqa: S311
+        turns = [draw_turn(Random(f"{seed}-{index}")) for index in range(number)]
         texts = [""] * number
         for stage in range(max(len(beginnings) for _, beginnings in turns)):
             active = [i for i, (_, beginnings) in enumerate(turns) if len(beginnings) > stage]
@@ -63,9 +63,7 @@ class SampledPrompts:
             )
             jobs.append(Job(tokens, beginning.max_tokens, self._stop_ids, rules))
         new = complete(self._runner, jobs, on_tokens)
-        return [
-            text + self._written(tokens) for text, tokens in zip(texts, new, strict=True)
-        ]
+        return [text + self._written(tokens) for text, tokens in zip(texts, new, strict=True)]
 
     def _written(self, tokens: tuple[int, ...]) -> str:
         """A turn that did not come to its end is cut after its last sentence, if it has one."""

@@ -94,9 +94,7 @@ def epoch_batches(
     yield from _shuffled(_by_length(samples, pool, max_tokens), generator)
 
 
-def _by_length(
-    samples: Sequence[Sample], pool: Sequence[int], max_tokens: int
-) -> list[list[int]]:
+def _by_length(samples: Sequence[Sample], pool: Sequence[int], max_tokens: int) -> list[list[int]]:
     batches: list[list[int]] = [[]]
     for index in sorted(pool, key=lambda i: (len(samples[i].tokens), i)):
         if batches[-1] and (len(batches[-1]) + 1) * len(samples[index].tokens) > max_tokens:

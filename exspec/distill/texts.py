@@ -15,7 +15,7 @@ from exspec.distill.completions import Job, complete
 from exspec.distill.prompts import SampledPrompts
 from exspec.engine.model_runner import ModelRunner
 
-UNIT_CONVERSATIONS = 1024
+MAX_UNIT_CONVERSATIONS = 1024
 _SAMPLED_SHARE = 0.2
 """Of the answers are drawn at `_TEMPERATURE`: the draft also meets text that is not the likeliest.
 
@@ -39,6 +39,15 @@ class Conversation:
         return len(self.tokens) - self.answer_start
 
 
+@dataclass(frozen=True, slots=True)
+class TextBounds:
+    """Of a unit's conversations: how many, and the most tokens of a prompt and of an answer."""
+
+    num_conversations: int
+    max_prompt_tokens: int
+    max_answer_tokens: int
+
+
 class TextMaker:
     """Makes units with one runner over the target."""
 
@@ -46,30 +55,27 @@ class TextMaker:
         self,
         runner: ModelRunner,
         chats: Chats,
-        *,
+        bounds: TextBounds,
         seed: int,
-        max_prompt_tokens: int,
-        max_answer_tokens: int,
         file_prompts: Sequence[str] = (),
     ) -> None:
         """Prompts are sampled from the target, or taken from `file_prompts` in turn."""
         self._runner = runner
         self._chats = chats
         self._seed = seed
-        self._max_prompt_tokens = max_prompt_tokens
-        self._max_answer_tokens = max_answer_tokens
+        self._bounds = bounds
         self._file_prompts = file_prompts
         self._stop_ids = frozenset(runner.facts.stop_token_ids)
-        self._sampled = (
-            None if file_prompts else SampledPrompts(runner, chats, self._stop_ids)
-        )
+        self._sampled = None if file_prompts else SampledPrompts(runner, chats, self._stop_ids)
 
     def make(self, unit: int, on_tokens: Callable[[int], None]) -> list[Conversation]:
         """The conversations of a unit; `on_tokens` hears of every pass how many it generated."""
         seed = derive_seed(self._seed, unit + 1)
         named = self._prompts(unit, seed, on_tokens)
         prompts = [(name, self._chats.prompt(text)) for name, text in named]
-        prompts = [(name, ids) for name, ids in prompts if 0 < len(ids) <= self._max_prompt_tokens]
+        prompts = [
+            (name, ids) for name, ids in prompts if 0 < len(ids) <= self._bounds.max_prompt_tokens
+        ]
         jobs = [self._job(ids, index, seed) for index, (_, ids) in enumerate(prompts)]
         answers = complete(self._runner, jobs, on_tokens)
         return [
@@ -82,11 +88,12 @@ class TextMaker:
         self, unit: int, seed: int, on_tokens: Callable[[int], None]
     ) -> list[tuple[str, str]]:
         if self._sampled is not None:
-            return self._sampled.make(UNIT_CONVERSATIONS, seed, on_tokens)
-        first = unit * UNIT_CONVERSATIONS
+            return self._sampled.make(self._bounds.num_conversations, seed, on_tokens)
+        first = unit * self._bounds.num_conversations
         number = len(self._file_prompts)
         return [
-            ("file", self._file_prompts[(first + i) % number]) for i in range(UNIT_CONVERSATIONS)
+            ("file", self._file_prompts[(first + i) % number])
+            for i in range(self._bounds.num_conversations)
         ]
 
     def _job(self, prompt: tuple[int, ...], index: int, seed: int) -> Job:
@@ -95,5 +102,5 @@ class TextMaker:
             len(prompt), temperature=_TEMPERATURE, seed=derive_seed(seed, 1_000_000 + index)
         )
         return Job(
-            prompt, self._max_answer_tokens, self._stop_ids, rules if is_sampled else None
+            prompt, self._bounds.max_answer_tokens, self._stop_ids, rules if is_sampled else None
         )

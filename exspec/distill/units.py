@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from exspec.core.errors import ExspecError, InvalidRequestError
+from exspec.distill.disk import told_when_full
 from exspec.distill.labels import Labels
 from exspec.distill.texts import Conversation
 
@@ -63,7 +64,8 @@ class UnitStore:
         """Write a unit; on failure nothing of it is left.
 
         Raises:
-            ExspecError: the disk is full, or the folder cannot be written to.
+            CapacityError: the disk is full.
+            InvalidRequestError: the folder cannot be written to.
         """
         fields = {name: getattr(unit, name) for name in Unit.__slots__}
         write_whole(self._path(number), save(fields))
@@ -90,18 +92,18 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all.
 
     Raises:
-        ExspecError: naming the path and the bytes needed.
+        CapacityError: if the disk is full, with the path and the bytes needed.
+        InvalidRequestError: if the path cannot be written to.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
+        with told_when_full(path, len(content), path.name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+    except ExspecError:
         partial.unlink(missing_ok=True)
-        raise ExspecError(
-            f"{path} cannot be written ({len(content):,} bytes): {error.strerror}"
-        ) from error
+        raise
