@@ -6,7 +6,8 @@ Options, and the table at the end. The work is `exspec.distill`, what is shown m
 
 from __future__ import annotations
 
-import sys
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,10 +18,11 @@ from exspec.cli.options import Device, Dtype, NumThreads
 from exspec.core.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from exspec.distill.forecast import Forecast
+    from rich.table import Table
+
     from exspec.distill.imitation import HeldOut
-    from exspec.distill.pipeline import DistillReport
     from exspec.distill.plan import DistillPlan
+    from exspec.distill.run import Outcome
 
 
 @tells_errors
@@ -126,3 +128,87 @@ def _layers_of(listed: str | None) -> tuple[int, ...]:
         raise InvalidRequestError(
             f"--from-layers {listed!r} is no list of numbers such as 0,1,29", field="from_layers"
         ) from error
+
+
+def _carry_out(plan: DistillPlan, num_threads: int | None, as_json: bool) -> None:
+    """Do the work, and show what came of it."""
+    try:
+        import torch
+
+        from exspec.distill.run import carry_out
+    except ModuleNotFoundError as error:
+        fail(f"exspec distill needs the extra worker, pip install 'exspec[worker]': {error}")
+    from exspec.cli.distill_watch import ShownProgress, ends_on_signals
+
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    with ends_on_signals() as ending, ShownProgress(ending) as progress:
+        outcome = carry_out(plan, progress)
+    if as_json:
+        print_json(_document(plan, outcome))
+    else:
+        _show(plan, outcome)
+    if not outcome.report.is_complete and ending.signal_number:
+        raise typer.Exit(128 + ending.signal_number)
+
+
+def _document(plan: DistillPlan, outcome: Outcome) -> dict[str, Any]:
+    """A run as JSON."""
+    held_out = outcome.report.held_out
+    return {
+        "plan": plan.as_dict(),
+        **asdict(outcome.report),
+        "files": [str(path) for path in outcome.report.files],
+        "acceptance_length": None if held_out is None else held_out.acceptance_length,
+        "architecture": outcome.forecast.architecture,
+        "layers": outcome.forecast.layers,
+        "num_trained_parameters": outcome.forecast.num_trained,
+        "num_runs": outcome.num_runs,
+        "seconds": outcome.seconds,
+    }
+
+
+def _show(plan: DistillPlan, outcome: Outcome) -> None:
+    report = outcome.report
+    console = open_console()
+    if not report.is_complete:
+        console.print(
+            f"not finished: {report.num_answer_tokens:,} of {plan.num_tokens:,} answer tokens of "
+            f"text, {report.num_steps:,} training steps; run the same command to go on",
+            markup=False,
+            soft_wrap=True,
+        )
+        return
+    if report.held_out is not None:
+        console.print(_table(report.held_out))
+    size = sum(path.stat().st_size for path in report.files)
+    console.print(
+        f"{outcome.forecast.architecture}, {report.num_parameters:,} parameters, drafting over "
+        f"{report.vocabulary_size:,} tokens; {size / 1e6:.1f} MB in {plan.out}; "
+        f"{outcome.seconds:,.0f} seconds in all",
+        markup=False,
+        soft_wrap=True,
+    )
+    command = shlex.join(["exspec", "up", "--model", plan.target, "--draft-model", str(plan.out)])
+    console.print(f"serve it: {command}", markup=False, soft_wrap=True)
+
+
+def _table(held_out: HeldOut) -> Table:
+    """Acceptance by position."""
+    from rich.table import Table
+
+    table = Table(
+        title=f"On {held_out.num_positions:,} positions of text it was not trained on, greedy"
+    )
+    table.add_column("first choice\nis the target's", justify="right")
+    for index in range(len(held_out.by_position)):
+        table.add_column(f"first {index + 1}\naccepted", justify="right")
+    table.add_column(
+        f"acceptance length\nat K = {len(held_out.by_position)}", justify="right", style="bold"
+    )
+    table.add_row(
+        f"{held_out.match_rate:.1%}",
+        *(f"{share:.1%}" for share in held_out.by_position),
+        f"{held_out.acceptance_length:.2f}",
+    )
+    return table

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,11 +156,11 @@ def _opening(card: Card) -> str:
     if card.origin.license:
         rows.append(("License", f"{card.origin.license}, as the target"))
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    return (
-        f"# {plan.out.resolve().name}\n\nA draft model for speculative decoding with "
-        f"{card.origin.name} as the target. It is not meant to be talked to: it proposes tokens, "
-        f"and the target decides.\n\n| | |\n|---|---|\n{table}\n"
+    text = _paragraph(
+        f"A draft model for speculative decoding with {card.origin.name} as the target. It is not "
+        "meant to be talked to: it proposes tokens, and the target decides."
     )
+    return f"# {plan.out.resolve().name}\n\n{text}\n\n| | |\n|---|---|\n{table}\n"
 
 
 def _holds_weights(path: Path) -> bool:
@@ -184,21 +185,20 @@ def _how_it_was_made(card: Card) -> str:
         else "prompts from a file"
     )
     labels = (
-        "the target's choice at each position"
+        "on the target's choice at each position"
         if plan.num_labels == 1
-        else f"half on the target's choice at each position, half on its {plan.num_labels} likeliest"
+        else "half on the target's choice at each position and half on its "
+        f"{plan.num_labels} likeliest tokens"
     )
-    return f"""## How it was made
-
-{_start(card)} All training text was written by the target: {made.num_conversations:,} conversations
-with {made.num_answer_tokens:,} answer tokens, {prompts}. Trained {plan.num_epochs:g} times on each in
-{made.num_steps:,} steps: cross-entropy, {labels}; AdamW,
-learning rate {plan.learning_rate:g} with cosine decay. {_time(made)}
-
-```
-{command_of(plan)}
-```
-"""
+    text = _paragraph(
+        _start(card),
+        f"All training text was written by the target: {made.num_conversations:,} conversations "
+        f"with {made.num_answer_tokens:,} answer tokens, {prompts}.",
+        f"Trained {plan.num_epochs:g} times on each in {made.num_steps:,} steps: cross-entropy, "
+        f"{labels}; AdamW, learning rate {plan.learning_rate:g} with cosine decay.",
+        _time(made),
+    )
+    return f"## How it was made\n\n{text}\n\n```\n{command_of(plan)}\n```\n"
 
 
 def _start(card: Card) -> str:
@@ -237,17 +237,16 @@ def _how_well_it_does(card: Card) -> str:
         + f" {found.acceptance_length:.2f} |"
         for name, found in measured
     )
-    places = measured[0][1].num_positions
-    return f"""## How well it does
-
-On {places:,} positions of the target's answers that it was not trained on, greedy: how often its first
-choice is the target's; how often the first 1 to {number} drafts of a round are all accepted; and the
-acceptance length, tokens per round at K = {number} with the target's own one.
-
-| | match |{head} acceptance length |
-|---|---|{"---|" * number}---|
-{rows}
-"""
+    text = _paragraph(
+        f"On {measured[0][1].num_positions:,} positions of the target's answers that it was not "
+        "trained on, greedy: how often its first choice is the target's; how often the first 1 to "
+        f"{number} drafts of a round are all accepted; and the acceptance length, tokens per round "
+        f"at K = {number} with the target's own one."
+    )
+    return (
+        f"## How well it does\n\n{text}\n\n"
+        f"| | match |{head} acceptance length |\n|---|---|{'---|' * number}---|\n{rows}\n"
+    )
 
 
 def _how_to_serve_it(card: Card) -> str:
@@ -256,8 +255,14 @@ def _how_to_serve_it(card: Card) -> str:
 
 
 def _limits(card: Card) -> str:
-    return f"""## Limits
+    text = _paragraph(
+        f"It imitates {card.origin.name} alone. The held-out text is of the same kind as the "
+        "training text; on other prompts fewer drafts are accepted. What is generated is the "
+        "target's own, whatever the draft proposes."
+    )
+    return f"## Limits\n\n{text}\n"
 
-It imitates {card.origin.name} alone. The held-out text is of the same kind as the training text; on other
-prompts fewer drafts are accepted. What is generated is the target's whatever the draft proposes.
-"""
+
+def _paragraph(*sentences: str) -> str:
+    """Sentences in lines that can be read in a terminal."""
+    return textwrap.fill(" ".join(sentences), 100, break_long_words=False, break_on_hyphens=False)

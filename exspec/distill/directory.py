@@ -1,7 +1,7 @@
 """Whose a draft's directory is: one plan's, and one run's at a time.
 
-A directory is taken with its plan written down in it. The same plan goes on there; another plan, or
-a directory that something else made, is refused.
+A directory is taken with its plan written down in it. The same plan goes on there; another plan is
+refused once the first has come to something, a directory that something else made always.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from exspec.runtime.files import write_whole
 _PLAN_FILE = "plan.json"
 _LOCK_FILE = "lock"
 _MAY_DIFFER = ("minutes", "out")
+_NO_WORK = (_PLAN_FILE, _LOCK_FILE, "runs.json")
+"""Files that are there before anything was made."""
 
 
 @contextmanager
@@ -63,7 +65,8 @@ def _check_free_or_ours(plan: DistillPlan) -> None:
 def _settle(plan: DistillPlan, stated: dict[str, Any]) -> None:
     """Write the plan down, or compare it with the one that is there."""
     path = plan.work_dir / _PLAN_FILE
-    if not path.is_file():
+    has_work = any(one.name not in _NO_WORK for one in plan.work_dir.iterdir())
+    if not path.is_file() or not has_work:
         with told_when_full(path, len(json.dumps(stated)), "the plan"):
             write_whole(path, (json.dumps(stated, indent=2) + "\n").encode())
         return
