@@ -16,8 +16,6 @@ from tests.distill.worlds import Onlooker, tiny_plan, write_prompts
 from tests.engine.tiny import save_tiny_model
 from tests.engine.tiny_gguf import save_tiny_gguf
 
-WEIGHTS = {"llama-gqa": "model.safetensors", "gpt2": "model.safetensors", "gguf": "draft.gguf"}
-
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory):
@@ -39,16 +37,15 @@ def llama(make_target):
 
 
 STOPS = (
-    lambda one: one.num_asked > 15,  # in the middle of a unit
+    lambda one: one.num_asked > 6,  # in the middle of a unit
     lambda one: one.num_done > 0,  # after a unit
     lambda one: one.name == "training" and one.num_stage_done > 0,  # after a step
-    lambda one: one.name == "training" and one.num_stage_done > 40,  # after some more
     lambda one: False,
 )
 """When each run is asked to end."""
 
 
-@pytest.mark.parametrize("kind", sorted(WEIGHTS))
+@pytest.mark.parametrize("kind", ["llama-gqa", "gpt2"])
 def test_interrupted_and_gone_on_gives_the_same_draft(kind, make_target, prompts, tmp_path):
     """In the text, in the training, and again; to the bytes as a run that nothing stopped."""
     target = make_target(kind)
@@ -56,14 +53,22 @@ def test_interrupted_and_gone_on_gives_the_same_draft(kind, make_target, prompts
     assert carry_out(whole, Onlooker()).report.is_complete
     plan = tiny_plan(target, tmp_path / "draft", prompts=prompts)
     runs = [(carry_out(plan, one), one) for one in map(Onlooker, STOPS)]
-    assert [outcome.report.is_complete for outcome, _ in runs] == [False] * 4 + [True]
+    assert [outcome.report.is_complete for outcome, _ in runs] == [False] * 3 + [True]
     began = [(one.stages[0][0], one.stages[0][2] > 0) for _, one in runs]
-    assert began == [("text", False)] * 2 + [("text", True)] + [("training", True)] * 2
-    for name in (WEIGHTS[kind], "draft_vocab.json"):
+    assert began == [("text", False)] * 2 + [("text", True), ("training", True)]
+    for name in ("model.safetensors", "draft_vocab.json"):
         assert (plan.out / name).read_bytes() == (whole.out / name).read_bytes()
     outcome = runs[-1][0]
     assert outcome.num_runs == len(STOPS)
-    check_draft(outcome, target, plan.out / WEIGHTS[kind] if kind == "gguf" else plan.out)
+    check_draft(outcome, target, plan.out)
+
+
+def test_a_gguf_target_gets_a_gguf_draft(make_target, prompts, tmp_path):
+    target = make_target("gguf")
+    plan = tiny_plan(target, tmp_path / "draft", prompts=prompts)
+    outcome = carry_out(plan, Onlooker())
+    assert [path.name for path in outcome.report.files] == ["draft.gguf", "draft_vocab.json"]
+    check_draft(outcome, target, plan.out)
 
 
 def check_draft(outcome, target, named):
@@ -79,18 +84,13 @@ def check_draft(outcome, target, named):
 
 
 def test_prompts_are_the_targets_own_unless_there_is_a_file(llama, tmp_path):
-    plan = tiny_plan(llama, tmp_path / "draft", num_tokens=100)
+    plan = tiny_plan(llama, tmp_path / "draft", num_tokens=50)
     onlooker = Onlooker()
     outcome = carry_out(plan, onlooker)
     assert [name for name, _, _ in onlooker.stages] == ["text", "training", "export"]
     card = (plan.out / "README.md").read_text()
     assert "sampled from the target's own chat template" in " ".join(card.split())
     assert f"| {outcome.report.held_out.acceptance_length:.2f} |" in card
-    weights = (plan.out / "model.safetensors").read_bytes()
-    again = Onlooker()
-    assert carry_out(plan, again).report.is_complete
-    assert "text" not in [name for name, _, _ in again.stages]
-    assert (plan.out / "model.safetensors").read_bytes() == weights
 
 
 def test_a_disk_that_fills_up_loses_no_unit(llama, prompts, tmp_path, monkeypatch):
@@ -112,7 +112,7 @@ def test_a_disk_that_fills_up_loses_no_unit(llama, prompts, tmp_path, monkeypatc
     assert names == ["lock", "plan.json", "runs.json", "unit-00000.safetensors"]
     onlooker = Onlooker()
     assert carry_out(plan, onlooker).report.is_complete
-    assert onlooker.stages[0][2] > 0
+    assert onlooker.stages[0][2] > 0  # the unit counts
 
 
 def test_minutes_pause_a_run(llama, prompts, tmp_path):
