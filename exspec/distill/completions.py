@@ -16,6 +16,8 @@ from exspec.engine.rows import RowInput
 
 _MAX_PASS_TOKENS = 2048
 """Prompt tokens fed in one pass."""
+_FULL_SHARE = 0.8
+"""With fewer of the slots in use, the others are closed up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +82,41 @@ def complete(
 
 
 class _Cohort:
-    """Jobs that start together, one in each slot; a slot whose job is done stays empty."""
+    """Jobs that start together, one in each slot.
+
+    Slots whose jobs are done are closed up when they are many: attention reads them for nothing.
+    """
 
     def __init__(self, runner: ModelRunner, on_tokens: Callable[[int], None]) -> None:
         self._runner = runner
         self._on_tokens = on_tokens
-        self._members: list[_Running] = []
+        self._slots: list[_Running] = []
+        """By slot. What is done stays until slots are closed up."""
 
     def add(self, index: int, job: Job) -> None:
         """Give the job the next slot."""
         choosing = None if job.rules is None else self._runner.open_choosing(job.rules)
-        self._members.append(_Running(index, job, choosing))
+        self._slots.append(_Running(index, job, choosing))
 
-    def run(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Prefill all, then one token each until all are done. Yields jobs' indices and tokens."""
+    def run(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Prefill all, then one token each until all are done: jobs' indices and new tokens."""
+        members = list(self._slots)
         for part in self._prefills():
-            self._step([self._members[slot].row(slot) for slot in part])
-        while active := [slot for slot, one in enumerate(self._members) if not one.is_done]:
-            self._step([self._members[slot].row(slot) for slot in active])
-        for slot, one in enumerate(self._members):
+            self._step([self._slots[slot].row(slot) for slot in part])
+        while active := [slot for slot, one in enumerate(self._slots) if not one.is_done]:
+            if len(active) <= _FULL_SHARE * len(self._slots):
+                self._close_up(active)
+                active = list(range(len(active)))
+            self._step([self._slots[slot].row(slot) for slot in active])
+        for slot in range(len(self._slots)):
             self._runner.release(slot)
-            yield one.index, tuple(one.new_tokens)
+        return [(one.index, tuple(one.new_tokens)) for one in members]
 
     def _prefills(self) -> Iterator[list[int]]:
         """Slots whose prompts are fed in one pass."""
         part: list[int] = []
         num_tokens = 0
-        for slot, one in enumerate(self._members):
+        for slot, one in enumerate(self._slots):
             size = len(one.job.tokens)
             if one.job.max_new_tokens < 1 or size > self._runner.capacity:
                 one.is_stuck = True
@@ -123,7 +133,17 @@ class _Cohort:
         """One pass."""
         output = self._runner.forward(rows)
         for row, choices in zip(rows, output.choices, strict=True):
-            one = self._members[row.slot]
+            one = self._slots[row.slot]
             one.new_tokens += choices
             one.is_stuck = not choices or row.end >= self._runner.capacity
         self._on_tokens(sum(len(choices) for choices in output.choices))
+
+    def _close_up(self, active: Sequence[int]) -> None:
+        """Put the active ones, in their order, into the first slots."""
+        for slot, one in enumerate(self._slots):
+            if one.is_done:
+                self._runner.release(slot)
+        for target, source in enumerate(active):
+            if target != source:
+                self._runner.relocate(source, target)
+        self._slots = [self._slots[slot] for slot in active]

@@ -37,8 +37,8 @@ from exspec.runtime.clock import Clock, monotonic
 TEXT, TRAINING, EXPORT = "text", "training", "export"
 """Names of the stages, for `Watch`."""
 
-_MAX_ROWS = 256
-_KV_BYTES = 6 << 30
+_MAX_ROWS = 512
+_KV_BYTES = 7 << 30
 """At most this much memory is for the KV of the rows that are written at once."""
 _MEASURE_EVERY = 400
 """Steps."""

@@ -15,7 +15,6 @@ from exspec.engine.kv.layout import PlacedRow, Placement
 from exspec.engine.kv.spread import KvMemory
 from exspec.engine.kv.store import KvShape
 
-
 _BRIDGE_COST = 1024
 """Query-column pairs of slots without a row that are cheaper than one more call per layer."""
 
@@ -26,7 +25,8 @@ class AttentionGroup:
 
     The group's tokens are `first_token` … of the pass. `gather` maps [R * T] queries to them (a
     short row repeats its last token, a slot that has no part repeats any), `scatter` picks the real
-    ones back; both None when every row has T tokens. `mask` is additive, `[R, 1, T, columns]`, or None when all columns are visible.
+    ones back; both None when every row has T tokens. `mask` is additive, `[R, 1, T, columns]`, or
+    None when all columns are visible.
     """
 
     first_token: int
