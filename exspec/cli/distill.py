@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from exspec.distill.imitation import HeldOut
+    from exspec.distill.pipeline import DistillReport
     from exspec.distill.plan import DistillPlan
     from exspec.distill.run import Outcome
 
@@ -154,18 +155,26 @@ def _carry_out(plan: DistillPlan, num_threads: int | None, as_json: bool) -> Non
 
 def _document(plan: DistillPlan, outcome: Outcome) -> dict[str, Any]:
     """A run as JSON."""
-    held_out = outcome.report.held_out
+    report = outcome.report
     return {
         "plan": plan.as_dict(),
-        **asdict(outcome.report),
-        "files": [str(path) for path in outcome.report.files],
-        "acceptance_length": None if held_out is None else held_out.acceptance_length,
+        **asdict(report),
+        "files": [str(path) for path in report.files],
+        "acceptance_length": {
+            name: found.acceptance_length for name, found in _measured(report).items()
+        },
         "architecture": outcome.forecast.architecture,
         "layers": outcome.forecast.layers,
         "num_trained_parameters": outcome.forecast.num_trained,
         "num_runs": outcome.num_runs,
         "seconds": outcome.seconds,
     }
+
+
+def _measured(report: DistillReport) -> dict[str, HeldOut]:
+    """What was measured, by how the draft was when it was."""
+    both = {"as trained": report.held_out, "as stored": report.as_stored}
+    return {name: found for name, found in both.items() if found is not None}
 
 
 def _show(plan: DistillPlan, outcome: Outcome) -> None:
@@ -179,8 +188,7 @@ def _show(plan: DistillPlan, outcome: Outcome) -> None:
             soft_wrap=True,
         )
         return
-    if report.held_out is not None:
-        console.print(_table(report.held_out))
+    console.print(_table(_measured(report)))
     size = sum(path.stat().st_size for path in report.files)
     console.print(
         f"{outcome.forecast.architecture}, {report.num_parameters:,} parameters, drafting over "
@@ -193,22 +201,24 @@ def _show(plan: DistillPlan, outcome: Outcome) -> None:
     console.print(f"serve it: {command}", markup=False, soft_wrap=True)
 
 
-def _table(held_out: HeldOut) -> Table:
+def _table(measured: dict[str, HeldOut]) -> Table:
     """Acceptance by position."""
     from rich.table import Table
 
+    first = next(iter(measured.values()))
     table = Table(
-        title=f"On {held_out.num_positions:,} positions of text it was not trained on, greedy"
+        title=f"On {first.num_positions:,} positions of text it was not trained on, greedy"
     )
+    table.add_column("the draft")
     table.add_column("first choice\nis the target's", justify="right")
-    for index in range(len(held_out.by_position)):
+    for index in range(len(first.by_position)):
         table.add_column(f"first {index + 1}\naccepted", justify="right")
-    table.add_column(
-        f"acceptance length\nat K = {len(held_out.by_position)}", justify="right", style="bold"
-    )
-    table.add_row(
-        f"{held_out.match_rate:.1%}",
-        *(f"{share:.1%}" for share in held_out.by_position),
-        f"{held_out.acceptance_length:.2f}",
-    )
+    table.add_column(f"acceptance length\nat K = {len(first.by_position)}", justify="right")
+    for name, found in measured.items():
+        table.add_row(
+            name,
+            f"{found.match_rate:.1%}",
+            *(f"{share:.1%}" for share in found.by_position),
+            f"{found.acceptance_length:.2f}",
+        )
     return table

@@ -44,9 +44,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What went into a draft: text, training steps, and the time of all runs together."""
+    """What went into a draft: text, training steps, and the time of all runs together.
+
+    Of the conversations' answers `num_greedy` are greedy, the others drawn.
+    """
 
     num_conversations: int
+    num_greedy: int
     num_answer_tokens: int
     num_steps: int
     num_runs: int
@@ -193,7 +197,8 @@ def _how_it_was_made(card: Card) -> str:
     text = _paragraph(
         _start(card),
         f"All training text was written by the target: {made.num_conversations:,} conversations "
-        f"with {made.num_answer_tokens:,} answer tokens, {prompts}.",
+        f"with {made.num_answer_tokens:,} answer tokens, {prompts}, {made.num_greedy:,} answers "
+        "greedy and the others drawn at a temperature.",
         f"Trained {plan.num_epochs:g} times on each in {made.num_steps:,} steps: cross-entropy, "
         f"{labels}; AdamW, learning rate {plan.learning_rate:g} with cosine decay.",
         _time(made),

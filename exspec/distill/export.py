@@ -25,7 +25,7 @@ from exspec.distill.disk import check_room, told_when_full
 from exspec.distill.gguf_export import can_be_gguf, write_gguf
 from exspec.distill.plan import DistillPlan
 from exspec.engine.gguf_reading import reading_once
-from exspec.engine.loading import quiet_transformers
+from exspec.engine.loading import as_our_errors, quiet_transformers
 from exspec.engine.packing import PackedLinear
 from exspec.engine.sources import ModelSource
 from exspec.engine.tokenizer_assets import NO_TOKENIZER, TokenizerReading, read_tokenizer
@@ -66,6 +66,15 @@ def export_draft(
         _write_model(student, source, plan, stage)
         _write_vocabulary(student, vocabulary, stage)
         return _put_in_place(stage, plan.out)
+
+
+def read_draft(files: Sequence[Path], kind: type[PreTrainedModel]) -> PreTrainedModel:
+    """The model of the given class that `export_draft` wrote, in float32 on the CPU."""
+    gguf_file = next((path.name for path in files if path.suffix == ".gguf"), None)
+    named: dict[str, Any] = {} if gguf_file is None else {"gguf_file": gguf_file}
+    with quiet_transformers(), reading_once(), as_our_errors("just written"):
+        model = kind.from_pretrained(files[0].parent, dtype=torch.float32, **named)
+    return model.eval().requires_grad_(requires_grad=False)
 
 
 def export_bytes(student: PreTrainedModel) -> int:

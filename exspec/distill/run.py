@@ -104,6 +104,7 @@ def _write_card(plan: DistillPlan, outcome: Outcome) -> None:
     report = outcome.report
     making = Making(
         report.num_conversations,
+        report.num_greedy,
         report.num_answer_tokens,
         report.num_steps,
         outcome.num_runs,
@@ -117,6 +118,7 @@ def _write_card(plan: DistillPlan, outcome: Outcome) -> None:
         report.vocabulary_size,
         report.files,
         report.held_out,
+        report.as_stored,
     )
     with told_when_full(plan.out, 1 << 16, "the model card"):
         write_card(plan.out, card)

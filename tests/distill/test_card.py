@@ -35,7 +35,7 @@ def card(tmp_path):
     plan = DistillPlan(target="maker/big", out=out, from_layers=(0, 1, 29), learning_rate=1e-3)
     forecast = Forecast("LlamaForCausalLM", (0, 1, 29), 30, 576, False, 39_000_000, 10_000_000,
                         0, 0, 0)  # fmt: skip
-    making = Making(2288, 265_000, 1353, 3, 7200.4)
+    making = Making(2288, 1830, 265_000, 1353, 3, 7200.4)
     origin = Origin("maker/big", "maker/big", "apache-2.0")
     return Card(plan, forecast, origin, making, 12_288, files, HELD_OUT)
 
@@ -53,6 +53,7 @@ def test_a_card_says_it_all(card):
         "12,288 tokens (`draft_vocab.json`)",
         "Layers 0, 1, 29 of the target's 30",
         "2,288 conversations with 265,000 answer tokens",
+        "1,830 answers greedy and the others drawn",
         "Trained 4 times on each in 1,353 steps",
         "its 16 likeliest tokens",
         "learning rate 0.001",
@@ -87,7 +88,7 @@ def test_other_ways_of_making_it_are_told(card):
     forecast = replace(card.forecast, layers=(0,), is_narrow=True, width=384)
     only_weights = card.files[:1]
     other = replace(
-        card, plan=plan, forecast=forecast, files=only_weights, making=Making(1, 1, 1, 1, 1.0)
+        card, plan=plan, forecast=forecast, files=only_weights, making=Making(1, 1, 1, 1, 1, 1.0)
     )
     text = " ".join(render_card(other).split())
     assert "1 layer drawn at random" in text

@@ -53,9 +53,10 @@ def test_a_draft_is_made_and_told_of(run, tmp_path):
     assert document["is_complete"]
     assert document["num_runs"] == 2
     assert document["plan"]["num_layers"] == 1
-    assert document["acceptance_length"] == pytest.approx(
-        1 + sum(document["held_out"]["by_position"])
-    )
+    for name, field in (("as trained", "held_out"), ("as stored", "as_stored")):
+        by_position = document[field]["by_position"]
+        assert document["acceptance_length"][name] == pytest.approx(1 + sum(by_position))
+        assert name in done.stdout
     assert str(tmp_path / "draft" / "config.json") in document["files"]
 
 
