@@ -12,6 +12,7 @@ from exspec.cli.bench_simulate import simulate
 from exspec.cli.bench_targets import targets
 from exspec.cli.certs import certs
 from exspec.cli.demo import demo
+from exspec.cli.distill import distill
 from exspec.cli.doctor import doctor
 from exspec.cli.drain import drain
 from exspec.cli.generate import generate
@@ -41,6 +42,7 @@ app.command()(doctor)
 app.command()(certs)
 app.add_typer(keys_app, name="keys")
 app.command()(demo)
+app.command()(distill)
 app.add_typer(audit_app, name="audit")
 bench_app.command()(simulate)
 bench_app.command()(policies)

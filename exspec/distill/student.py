@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from exspec.core.errors import InvalidRequestError, UnsupportedModelError
+from exspec.core.errors import UnsupportedModelError
 from exspec.distill.plan import DistillPlan
-from exspec.distill.shrinking import keep_layers, narrow
+from exspec.distill.shrinking import choose_layers, layers_of, shrunk
 
 _UNBUILDABLE = (
     ArithmeticError,
@@ -45,12 +45,8 @@ def build_student(target: PreTrainedModel, plan: DistillPlan) -> PreTrainedModel
     """
     num_layers = layers_of(target.config)
     chosen = choose_layers(num_layers, plan)
-    config = copy.deepcopy(target.config)
-    keep_layers(config, num_layers, chosen)
-    width = target.config.get_text_config().hidden_size
-    is_narrow = plan.hidden_size is not None and plan.hidden_size != width
-    if is_narrow:
-        narrow(config, int(plan.hidden_size or width))
+    config = shrunk(target.config, plan)
+    is_narrow = _width(config) != _width(target.config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(plan.seed)
         student = _build(target, config)
@@ -68,36 +64,8 @@ def frozen_parts(student: PreTrainedModel) -> dict[str, nn.Parameter]:
     return {name: part for name, part in student.named_parameters() if not part.requires_grad}
 
 
-def layers_of(config: PretrainedConfig) -> int:
-    """How many layers a model has."""
-    number = getattr(config.get_text_config(), "num_hidden_layers", None)
-    if not isinstance(number, int) or number < 1:
-        raise UnsupportedModelError(
-            f"models of type {config.model_type!r} do not say how many layers they have"
-        )
-    return number
-
-
-def choose_layers(num_layers: int, plan: DistillPlan) -> tuple[int, ...]:
-    """Rising indices of the target's layers that the student starts from.
-
-    Raises:
-        InvalidRequestError: for layers that the target does not have.
-    """
-    if plan.num_layers > num_layers:
-        raise InvalidRequestError(
-            f"a draft of {plan.num_layers} layers cannot be made from a target of {num_layers}",
-            field="num_layers",
-        )
-    if plan.from_layers and plan.from_layers[-1] >= num_layers:
-        raise InvalidRequestError(
-            f"the target has layers 0 to {num_layers - 1}, and no layer {plan.from_layers[-1]}",
-            field="from_layers",
-        )
-    if plan.from_layers:
-        return plan.from_layers
-    steps = max(1, plan.num_layers - 1)
-    return tuple(round(i * (num_layers - 1) / steps) for i in range(plan.num_layers))
+def _width(config: PretrainedConfig) -> int:
+    return config.get_text_config().hidden_size
 
 
 def _build(target: PreTrainedModel, config: PretrainedConfig) -> PreTrainedModel:

@@ -112,7 +112,7 @@ def load_model(settings: ModelSettings) -> LoadedModel:
         reading = read_tokenizer(source, "trusted" if settings.trust_remote_code else "untrusted")
         arguments = {"config": config, "dtype": dtype, **spread.loading_arguments}
         model = _load_weights(source, settings, arguments)
-    with _as_our_errors(settings.model):
+    with as_our_errors(settings.model):
         spread.put(model)
     loaded = wrap_model(model, settings, reading)
     return replace(
@@ -150,7 +150,7 @@ def _compute_experts_plainly(model: PreTrainedModel) -> None:
 
 def _load_config(source: ModelSource, settings: ModelSettings) -> PretrainedConfig:
     """The configuration alone."""
-    with _as_our_errors(settings.model):
+    with as_our_errors(settings.model):
         return AutoConfig.from_pretrained(
             source.location,
             revision=source.revision,
@@ -163,7 +163,7 @@ def _load_weights(
     source: ModelSource, settings: ModelSettings, arguments: dict[str, Any]
 ) -> PreTrainedModel:
     """The model, on the CPU unless the arguments say where else."""
-    with _as_our_errors(settings.model):
+    with as_our_errors(settings.model):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.location,
             revision=source.revision,
@@ -202,7 +202,7 @@ def _gguf(source: ModelSource) -> dict[str, Any]:
 
 
 @contextmanager
-def _as_our_errors(model: str) -> Iterator[None]:
+def as_our_errors(model: str) -> Iterator[None]:
     """transformers' errors in our terms: files or hub (OSError), or a model it cannot build."""
     try:
         yield
