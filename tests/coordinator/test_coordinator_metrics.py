@@ -80,6 +80,8 @@ async def test_counters_are_the_totals_of_the_status():
             "exspec_spec_plain_row_rounds_total": totals.num_plain_row_rounds,
             "exspec_spec_draft_tokens_total": totals.num_draft_tokens,
             "exspec_spec_accepted_tokens_total": totals.num_accepted_tokens,
+            "exspec_spec_looked_up_tokens_total": totals.num_looked_up_tokens,
+            "exspec_spec_accepted_looked_up_tokens_total": totals.num_accepted_looked_up_tokens,
             "exspec_draft_failures_total": totals.num_draft_failures,
             "exspec_overdue_drafts_total": totals.num_overdue_drafts,
             "exspec_requests_waiting": 0,

@@ -10,6 +10,7 @@ from zlib import crc32
 
 from coordinator.scheduler.events import WorkerJoined
 from coordinator.scheduler.limits import SchedulerLimits
+from draft_worker.beside_proposer import BesideProposer
 from draft_worker.drafter import Drafter
 from draft_worker.model_proposer import ModelProposer
 from draft_worker.ngram_proposer import NgramProposer
@@ -83,10 +84,13 @@ DRAFTS: dict[str, Callable[[Setting, int], Proposer]] = {
     "equal": lambda setting, slots: ModelProposer(_runner(setting, slots)),
     "likeliest": lambda setting, slots: ModelProposer(_runner(setting, slots), SampleMethod.GREEDY),
     "other": lambda setting, slots: ModelProposer(_runner(setting, slots, seed=9)),
+    "beside": lambda setting, slots: BesideProposer(
+        ModelProposer(Fallible(_runner(setting, slots))), longest=3, shortest=1
+    ),
     "ngram": lambda _, slots: NgramProposer(num_slots=slots, longest=3, shortest=1),
 }
 """How drafts are made: by the target's model (with mistakes, or none, or without noise), by another
-one that knows nothing of it, or without a model."""
+one that knows nothing of it, with look-up beside, or without a model."""
 
 
 def _runner(setting: Setting, num_slots: int, seed: int = 0) -> ModelRunner:
