@@ -54,6 +54,13 @@ DraftSampleMethod = Annotated[
         "likeliest. Default: the draft worker's, shared."
     ),
 ]
+LookupMode = Annotated[
+    Literal["beside", "off"] | None,
+    typer.Option(
+        help="Whether a draft model is helped by looking tokens up in the prompt and the answer so "
+        "far. Default: the draft worker's, beside."
+    ),
+]
 MaxNumSeqs = Annotated[
     int | None,
     typer.Option(
