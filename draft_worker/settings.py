@@ -32,12 +32,14 @@ class DraftSettings(ModelWorkerSettings):
         description="Served name of the target model to draft for; empty: whichever it fits, the "
         "one with the fewest draft workers first.",
     )
-    ngram_max: int = Field(
-        4, ge=1, le=16, description="Longest run of tokens the n-gram draft looks up."
+    lookup: Literal["beside", "off"] = Field(
+        "beside",
+        description="Look tokens up in the prompt and the answer so far beside a draft model: per "
+        "row and round, whichever is expected to be accepted longer is proposed, or the model's "
+        "tokens and a looked-up tail. off: the model alone, as always with --draft-ahead.",
     )
-    ngram_min: int = Field(
-        2, ge=1, le=16, description="Shortest run of tokens the n-gram draft looks up."
-    )
+    ngram_max: int = Field(4, ge=1, le=16, description="Longest run of tokens that is looked up.")
+    ngram_min: int = Field(1, ge=1, le=16, description="Shortest run of tokens that is looked up.")
     draft_ahead: int = Field(
         0,
         ge=0,

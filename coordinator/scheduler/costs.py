@@ -93,10 +93,10 @@ class Costs(PassCosts):
             shape.num_steps.update(max(order.num_draft_tokens for order in deciding))
             shape.num_rounds_left -= 1
 
-    def note_draft(self, batch: Batch, cost: PassCost) -> None:
-        """A draft worker answered a batch."""
+    def note_draft(self, batch: Batch, num_looked_up: Sequence[int], cost: PassCost) -> None:
+        """A draft worker answered a batch; so many tokens of each row took no pass."""
         orders = [order for order in batch.orders if isinstance(order, DraftOrder)]
-        self.learn(batch, draft_features(orders), cost)
+        self.learn(batch, draft_features(orders, num_looked_up), cost)
         if orders[0].num_draft_tokens:
             self.note_usual_draft(batch.worker, cost)
 

@@ -113,9 +113,15 @@ def usual_draft_features(
     return (1.0, num_steps, num_proposed, 2.0 * num_rows)
 
 
-def draft_features(orders: Sequence[DraftOrder]) -> tuple[float, ...]:
-    """One, passes, tokens proposed, tokens fed before the first proposal."""
-    steps = max((order.num_draft_tokens for order in orders), default=0)
-    proposed = sum(order.num_draft_tokens for order in orders)
+def draft_features(
+    orders: Sequence[DraftOrder], num_looked_up: Sequence[int] = ()
+) -> tuple[float, ...]:
+    """One, passes, tokens proposed, tokens fed before the first proposal.
+
+    `num_looked_up` of each order's tokens took no pass; empty: none of any.
+    """
+    asked = [order.num_draft_tokens for order in orders]
+    made = [n - free for n, free in zip(asked, num_looked_up or [0] * len(asked), strict=True)]
+    steps = max((n if wanted else 1 for n, wanted in zip(made, asked, strict=True)), default=1)
     fed = sum(order.end - order.start for order in orders)
-    return (1.0, float(max(steps, 1)), float(proposed), float(fed))
+    return (1.0, float(steps), float(sum(made)), float(fed))

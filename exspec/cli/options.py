@@ -62,6 +62,13 @@ DraftVocab = Annotated[
         "Default: what the draft brings in draft_vocab.json, else all.",
     ),
 ]
+LookupMode = Annotated[
+    Literal["beside", "off"] | None,
+    typer.Option(
+        help="Whether a draft model is helped by looking tokens up in the prompt and the answer so "
+        "far. Default: the draft worker's, beside."
+    ),
+]
 MaxNumSeqs = Annotated[
     int | None,
     typer.Option(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_tokenizers import byte_level
 
-from coordinator.ledger import Ledger
+from coordinator.ledger import Drafts, Ledger
 from coordinator.output import Output, SequenceSpec
 from coordinator.text import TextCodec
 from exspec.core.acceptance import FinishReason
@@ -331,10 +331,10 @@ def test_ends_happen_once():
 
 def test_staged_drafts_are_taken_once_and_cut():
     book = Book()
-    book.ledger.stage_draft(NAME, [1, 2, 3])
-    assert book.ledger.take_draft(NAME, 2) == (1, 2)
-    assert book.ledger.take_draft(NAME, 2) == ()
-    book.ledger.stage_draft(SequenceId("gone"), [1])
+    book.ledger.stage_draft(NAME, Drafts((1, 2, 3), num_looked_up=2))
+    assert book.ledger.take_draft(NAME, 2) == Drafts((1, 2), num_looked_up=1)
+    assert book.ledger.take_draft(NAME, 2) == Drafts()
+    book.ledger.stage_draft(SequenceId("gone"), Drafts((1,)))
 
 
 @given(
