@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import gguf
 import numpy as np
+from gguf.gguf_reader import GGUFReader
 from transformers import modeling_gguf_pytorch_utils
 from transformers.utils import logging as hf_logging
 
@@ -32,6 +34,12 @@ def reading_once() -> Iterator[None]:
         patch.object(modeling_gguf_pytorch_utils, "tqdm", hf_logging.tqdm),
     ):
         yield
+
+
+def open_gguf(path: Path) -> gguf.GGUFReader:
+    """A parsed GGUF file; inside `reading_once` the same as was parsed before."""
+    is_plain = gguf.GGUFReader is GGUFReader
+    return _PlainReader(path) if is_plain else gguf.GGUFReader(str(path))
 
 
 class _PlainReader(gguf.GGUFReader):

@@ -129,13 +129,28 @@ class _LinearElsewhere(nn.Linear):
         return super().forward(input.to(self.weight.device))
 
 
+_BLOCK = 128
+"""Logits of which the largest is found first: many times faster than torch's argmax on a CPU."""
+
+
 def _first_largest(logits: torch.Tensor) -> torch.Tensor:
     """Indices `[M]` of the largest of `[M, vocab_size]`, the first of equals, or `NOT_FINITE`."""
     if not logits.shape[0]:
         return torch.empty(0, dtype=torch.long, device=logits.device)
-    places = logits.argmax(dim=-1, keepdim=True)  # NaN counts as the largest
+    places = _argmax(logits)[:, None]  # NaN counts as the largest
     is_finite = logits.gather(-1, places).isfinite()
     return places.masked_fill(~is_finite, NOT_FINITE)[:, 0]
+
+
+def _argmax(logits: torch.Tensor) -> torch.Tensor:
+    """`logits.argmax(-1)`, `[M]`, by way of the largest of each block."""
+    num_rows, vocab_size = logits.shape
+    if logits.device.type != "cpu" or vocab_size % _BLOCK or not logits.is_contiguous():
+        return logits.argmax(dim=-1)
+    blocks = logits.view(num_rows, -1, _BLOCK)
+    best = blocks.amax(dim=-1).argmax(dim=-1)
+    inside = blocks[torch.arange(num_rows), best].argmax(dim=-1)
+    return best * _BLOCK + inside
 
 
 def _rows_of(head: nn.Linear | PackedLinear, rows: Sequence[int]) -> nn.Module:

@@ -104,7 +104,7 @@ def load_model(settings: ModelSettings) -> LoadedModel:
     spread = find_spread(settings.device, settings.device_map, settings.ranks)
     dtype = _dtype_of(settings, spread.device)
     with ExitStack() as stack:
-        stack.enter_context(_quiet_transformers())
+        stack.enter_context(quiet_transformers())
         if source.gguf_file is not None:
             stack.enter_context(reading_once())
         config = _load_config(source, settings)
@@ -223,7 +223,7 @@ def _first_lines(error: Exception) -> str:
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """No progress bars and no advice on stderr while a model loads."""
     verbosity = hf_logging.get_verbosity()
     had_bars = hf_logging.is_progress_bar_enabled()

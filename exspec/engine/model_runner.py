@@ -154,6 +154,19 @@ class ModelRunner:
         self._filled[slot] = 0
         self._layout.release(slot)
 
+    def relocate(self, source: int, target: int) -> None:
+        """Move what a slot holds to an empty one; the source is empty then.
+
+        Raises:
+            ProtocolError: if the target holds something, or what the source holds is unknown.
+        """
+        if self._filled[target] or source in self._unclean:
+            raise ProtocolError(f"slot {source} cannot be moved to slot {target}")
+        self._layout.relocate(source, target, self._filled[source])
+        self._filled[target] = self._filled[source]
+        self._unclean.discard(target)
+        self.release(source)
+
     def warm_up(self) -> None:
         """Run a prefill and a small block, so that the first request pays for no set-up.
 

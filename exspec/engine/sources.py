@@ -80,9 +80,12 @@ def _named_source(model: str, gguf_file: str | None, revision: str | None) -> Mo
 
 
 def _directory_source(path: Path, gguf_file: str | None) -> ModelSource:
-    """A local directory, checked for what it must hold."""
+    """A local directory, checked for what it must hold; one GGUF file alone is a model, too."""
     wanted = gguf_file or "config.json"
     if not (path / wanted).is_file():
+        only = [] if gguf_file else list(path.glob("*.gguf"))
+        if len(only) == 1:
+            return _file_source(only[0])
         raise ModelNotFoundError(f"model directory {path} has no file {wanted}")
     return ModelSource(str(path), gguf_file, None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
 from exspec.core.errors import ContextLengthError, InvalidRequestError, ProtocolError
 from exspec.engine.kv import plan
@@ -212,7 +213,7 @@ def test_what_a_pass_overwrote_is_no_longer_held(layout):
 
 
 def test_scattered_slots_read_by_copy_give_the_same(layout, monkeypatch):
-    """Accelerators gather scattered slots where a CPU splits the call; both must agree."""
+    """Accelerators gather scattered slots; a CPU splits the call, or computes those between too."""
     prompts = make_prompts(4, seed=11)
     slots = (6, 0, 3, 4)
 
@@ -222,9 +223,14 @@ def test_scattered_slots_read_by_copy_give_the_same(layout, monkeypatch):
         second = [RowInput(s, len(p), (1, 2, 3), 3) for s, p in zip(slots, prompts, strict=True)]
         return runner.forward(first).choices, runner.forward(second).choices
 
-    split = outputs()
+    bridged = outputs()
+    monkeypatch.setattr(plan, "_BRIDGE_COST", -1)
+    assert outputs() == bridged
     monkeypatch.setattr(plan, "_runs", lambda group, device: [sorted(group, key=_slot_of)])
-    assert outputs() == split
+    monkeypatch.setattr(
+        plan, "_slots_of", lambda rows, device: torch.tensor([*map(_slot_of, rows)])
+    )
+    assert outputs() == bridged
 
 
 def _slot_of(row):

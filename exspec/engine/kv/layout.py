@@ -76,6 +76,10 @@ class KvLayout(Protocol):
         """
         ...
 
+    def relocate(self, source: int, target: int, num_tokens: int) -> None:
+        """Copy the first `num_tokens` of a slot into another, which then holds them."""
+        ...
+
     def release(self, slot: int) -> None:
         """Forget a slot's bookkeeping, so that another sequence may start in it. Moves no KV."""
         ...

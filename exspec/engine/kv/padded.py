@@ -53,6 +53,11 @@ class PaddedLayout:
         )
         return Placement(groups, len(moves), num_bytes)
 
+    def relocate(self, source: int, target: int, num_tokens: int) -> None:
+        """See `KvLayout`; the pad goes along."""
+        pad = self._left_pads[target] = self._left_pads[source]
+        self.store.copy_slot(source, target, slice(pad, pad + num_tokens))
+
     def release(self, slot: int) -> None:
         """Forget the slot's pad."""
         self._left_pads[slot] = 0

@@ -15,14 +15,18 @@ from exspec.engine.kv.layout import PlacedRow, Placement
 from exspec.engine.kv.spread import KvMemory
 from exspec.engine.kv.store import KvShape
 
+_BRIDGE_COST = 1024
+"""Query-column pairs of slots without a row that are cheaper than one more call per layer."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
     """Rows computed by one attention call: R rows, each padded to T queries inside the call.
 
     The group's tokens are `first_token` … of the pass. `gather` maps [R * T] queries to them (a
-    short row repeats its last token), `scatter` picks the real ones back; both None when every row
-    has T tokens. `mask` is additive, `[R, 1, T, columns]`, or None when all columns are visible.
+    short row repeats its last token, a slot that has no part repeats any), `scatter` picks the real
+    ones back; both None when every row has T tokens. `mask` is additive, `[R, 1, T, columns]`, or
+    None when all columns are visible.
     """
 
     first_token: int
@@ -92,15 +96,19 @@ def _runs(group: Sequence[PlacedRow], device: torch.device) -> Iterator[list[Pla
     """The group in slot order; on a CPU split where slots are not neighbours.
 
     Neighbouring slots are read in place. Elsewhere a copy of the KV is needed: on a CPU that costs
-    more than another attention call, on an accelerator less.
+    more than another attention call, on an accelerator less. A few slots between two rows that have
+    no part in the pass are cheaper to compute for nothing than another call.
     """
     rows = sorted(group, key=lambda row: row.span.slot)
     if device.type != "cpu":
         yield rows
         return
+    widest = max(row.origin + row.span.end for row in rows)
+    pairs_per_slot = widest * max(row.span.num_tokens for row in rows)
     run = [rows[0]]
     for row in rows[1:]:
-        if row.span.slot != run[-1].span.slot + 1:
+        num_between = row.span.slot - run[-1].span.slot - 1
+        if num_between * pairs_per_slot > _BRIDGE_COST:
             yield run
             run = []
         run.append(row)
@@ -111,33 +119,45 @@ def _build_group(
     rows: Sequence[PlacedRow], first_token: int, shape: KvShape, num_query_groups: int
 ) -> AttentionGroup:
     """Index tensors of one attention call."""
-    counts = np.array([row.span.num_tokens for row in rows])
+    real_counts = [row.span.num_tokens for row in rows]
+    slots = _slots_of(rows, shape.device)
+    filled = _with_gaps(rows) if isinstance(slots, slice) else [*rows]
+    counts = np.array([0 if row is None else row.span.num_tokens for row in filled])
     num_queries = int(counts.max())
     is_ragged = bool((counts != num_queries).any())
-    steps = np.minimum(np.arange(num_queries)[None, :], counts[:, None] - 1)  # [R, T]
+    steps = np.clip(np.arange(num_queries)[None, :], 0, np.maximum(counts - 1, 0)[:, None])
     columns = slice(min(row.origin for row in rows), max(row.origin + row.span.end for row in rows))
-    ends = steps + np.array([row.origin + row.span.start for row in rows])[:, None]
-    mask = _mask(np.array([row.origin for row in rows]), ends, columns)
-    gather = steps + (np.cumsum(counts) - counts)[:, None]
+    origins = np.array([columns.start if row is None else row.origin for row in filled])
+    starts = np.array([0 if row is None else row.span.start for row in filled])
+    gather = np.minimum(steps + (np.cumsum(counts) - counts)[:, None], sum(real_counts) - 1)
     real = np.arange(num_queries)[None, :] < counts[:, None]
     return AttentionGroup(
         first_token=first_token,
-        num_tokens=int(counts.sum()),
-        num_rows=len(rows),
+        num_tokens=sum(real_counts),
+        num_rows=len(filled),
         num_queries=num_queries,
-        slots=_slots_of(rows, shape.device),
+        slots=slots,
         columns=columns,
         gather=_to_index(gather, shape.device) if is_ragged else None,
         scatter=_to_index(np.flatnonzero(real), shape.device) if is_ragged else None,
-        mask=_additive(mask, shape, num_query_groups),
+        mask=_additive(
+            _mask(origins, steps + (origins + starts)[:, None], columns), shape, num_query_groups
+        ),
     )
 
 
+def _with_gaps(rows: Sequence[PlacedRow]) -> list[PlacedRow | None]:
+    """One item per slot from the first row's to the last one's; None where no row is."""
+    by_slot = {row.span.slot: row for row in rows}
+    return [by_slot.get(slot) for slot in range(rows[0].span.slot, rows[-1].span.slot + 1)]
+
+
 def _slots_of(rows: Sequence[PlacedRow], device: torch.device) -> slice | torch.Tensor:
-    """A slice when the slots are neighbours, else their indices."""
+    """A slice over rows that are neighbours, or on a CPU nearly so; else their slots' indices."""
     slots = [row.span.slot for row in rows]
-    if slots == list(range(slots[0], slots[0] + len(slots))):
-        return slice(slots[0], slots[0] + len(slots))
+    is_dense = slots[-1] - slots[0] + 1 == len(slots)
+    if is_dense or device.type == "cpu":
+        return slice(slots[0], slots[-1] + 1)
     return torch.tensor(slots, device=device)
 
 

@@ -31,6 +31,10 @@ class SlotsLayout:
         groups = tuple(tuple(PlacedRow(span, 0) for span in group) for group in group_by_size(rows))
         return Placement(groups, 0, 0)
 
+    def relocate(self, source: int, target: int, num_tokens: int) -> None:
+        """See `KvLayout`."""
+        self.store.copy_slot(source, target, slice(0, num_tokens))
+
     def release(self, slot: int) -> None:
         """Nothing to forget."""
 
@@ -42,21 +46,17 @@ def group_by_size(rows: Sequence[RowSpan]) -> list[list[RowSpan]]:
     costs less than a call of their own.
     """
     groups: list[list[RowSpan]] = []
+    num_queries = num_columns = 0
     for row in sorted(rows, key=lambda row: (row.num_tokens, row.end, row.slot)):
-        if groups and row.num_tokens <= MAX_BLOCK_TOKENS and _is_worth_joining(groups[-1], row):
-            groups[-1].append(row)
-        else:
-            groups.append([row])
+        own = row.num_tokens * row.end
+        if groups and row.num_tokens <= MAX_BLOCK_TOKENS:
+            size = len(groups[-1])
+            columns = max(num_columns, row.end)
+            together = (size + 1) * row.num_tokens * columns
+            if together <= size * num_queries * num_columns + own + _CALL_COST:
+                groups[-1].append(row)
+                num_queries, num_columns = row.num_tokens, columns
+                continue
+        groups.append([row])
+        num_queries, num_columns = row.num_tokens, row.end
     return groups
-
-
-def _is_worth_joining(group: Sequence[RowSpan], row: RowSpan) -> bool:
-    """Whether one attention call over the group and the row beats two calls."""
-    together = [*group, row]
-    return _work(together) <= _work(group) + _work([row]) + _CALL_COST
-
-
-def _work(group: Sequence[RowSpan]) -> int:
-    """Query-column pairs one attention call over the group computes."""
-    num_queries = max(row.num_tokens for row in group)
-    return len(group) * num_queries * max(row.end for row in group)

@@ -63,6 +63,11 @@ class SpreadKvStore:
         for store in self._stores.values():
             store.clear(slot, columns)
 
+    def copy_slot(self, source: int, target: int, columns: slice) -> None:
+        """Copy columns of a slot to another in every layer."""
+        for store in self._stores.values():
+            store.copy_slot(source, target, columns)
+
     def view(
         self, layer_index: int, slots: slice | torch.Tensor, columns: slice
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -104,6 +104,11 @@ class KvStore:
         self._keys[:, slot, :, columns] = 0
         self._values[:, slot, :, columns] = 0
 
+    def copy_slot(self, source: int, target: int, columns: slice) -> None:
+        """Copy columns of a slot to the same columns of another, in every layer."""
+        for memory in (self._keys, self._values):
+            memory[:, target, :, columns] = memory[:, source, :, columns]
+
     def view(
         self, layer_index: int, slots: slice | torch.Tensor, columns: slice
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,178 @@
+"""A trained student as files that can be served: whole, or not there at all.
+
+An ordinary Hugging Face directory in half precision, or for a GGUF target of the Llama family a
+GGUF file (`exspec.distill.gguf_export`); the target's tokenizer and the draft vocabulary with it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+
+from exspec.core.errors import UnsupportedModelError
+from exspec.distill.disk import check_room, told_when_full
+from exspec.distill.gguf_export import can_be_gguf, write_gguf
+from exspec.distill.plan import DistillPlan
+from exspec.engine.gguf_reading import reading_once
+from exspec.engine.loading import quiet_transformers
+from exspec.engine.packing import PackedLinear
+from exspec.engine.sources import ModelSource
+from exspec.engine.tokenizer_assets import NO_TOKENIZER, TokenizerReading, read_tokenizer
+
+_log = logging.getLogger(__name__)
+
+VOCABULARY_FILE = "draft_vocab.json"
+_LAST = "config.json"
+"""What makes a directory a model; put in place when all else is."""
+_OVERHEAD_BYTES = 32 << 20
+"""For tokenizer files and the like."""
+
+
+def export_draft(
+    student: PreTrainedModel,
+    source: ModelSource,
+    plan: DistillPlan,
+    vocabulary: Sequence[int] = (),
+) -> tuple[Path, ...]:
+    """Write the draft model into `plan.out` and return its files.
+
+    The target at `source` gives its tokenizer. `vocabulary` are the token ids to draft over; empty,
+    or all there are: the whole head. All is written beside its place first, then moved there.
+
+    Raises:
+        CapacityError: if there is no room; then nothing has changed.
+        UnsupportedModelError: if the target's tokenizer cannot be saved so that it stays the same.
+    """
+    assert not any(isinstance(m, PackedLinear) for m in student.modules()), "weights are packed"
+    needed = export_bytes(student)
+    check_room(plan.out, needed, "the draft model")
+    with (
+        told_when_full(plan.out, needed, "the draft model"),
+        _staging(plan.out) as stage,
+        quiet_transformers(),
+        reading_once(),
+    ):
+        _write_model(student, source, plan, stage)
+        _write_vocabulary(student, vocabulary, stage)
+        return _put_in_place(stage, plan.out)
+
+
+def export_bytes(student: PreTrainedModel) -> int:
+    """About how many bytes a student takes on disk, at most."""
+    return 2 * sum(part.numel() for part in student.parameters()) + _OVERHEAD_BYTES
+
+
+def _write_model(
+    student: PreTrainedModel, source: ModelSource, plan: DistillPlan, stage: Path
+) -> None:
+    """Weights, configuration and tokenizer."""
+    if source.gguf_file is not None:
+        target_file = Path(source.location) / source.gguf_file
+        if can_be_gguf(student, target_file):
+            path = stage / f"{plan.out.resolve().name}.gguf"
+            write_gguf(student, target_file, path, plan.embedding_type)
+            _check_same_tokenizer(source, ModelSource(str(stage), path.name, None))
+            return
+    half: Any = copy.deepcopy(student)
+    half.to(_stored_dtype(source))
+    _make_advice_consistent(half)
+    try:
+        half.save_pretrained(stage)
+    except SafetensorError as error:
+        raise OSError(*_system_error(error)) from error
+    _save_tokenizer(source, stage)
+
+
+def _system_error(error: SafetensorError) -> tuple[int, str]:
+    """The system's number in what safetensors says: `… (os error 28)`."""
+    _, _, tail = str(error).rpartition("os error ")
+    number = tail.rstrip(" )}\"'")
+    return (int(number), os.strerror(int(number))) if number.isdigit() else (0, str(error))
+
+
+def _make_advice_consistent(model: PreTrainedModel) -> None:
+    """transformers writes a temperature only where sampling is advised, and reads it anywhere."""
+    advice: Any = model.generation_config
+    stated = (advice.temperature, advice.top_k, advice.top_p)
+    if not advice.do_sample and any(value is not None for value in stated):
+        advice.do_sample = True
+
+
+def _stored_dtype(source: ModelSource) -> torch.dtype:
+    """Half precision of the target's kind; bfloat16 where it says nothing."""
+    if source.gguf_file is not None:
+        return torch.bfloat16
+    config: Any = AutoConfig.from_pretrained(source.location, revision=source.revision)
+    is_float16 = getattr(config, "dtype", None) in (torch.float16, "float16")
+    return torch.float16 if is_float16 else torch.bfloat16
+
+
+def _save_tokenizer(source: ModelSource, stage: Path) -> None:
+    """The target's tokenizer beside the weights."""
+    if not source.may_have_tokenizer:
+        return
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.location, gguf_file=source.gguf_file, revision=source.revision
+        )
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"the tokenizer of {source.location} cannot be read: {str(error)[:200]}"
+        ) from error
+    tokenizer.save_pretrained(stage)
+    _check_same_tokenizer(source, ModelSource(str(stage), None, None))
+
+
+def _check_same_tokenizer(source: ModelSource, saved: ModelSource) -> None:
+    """A draft whose tokenizer is not the target's would be refused when it registers."""
+    theirs, ours = _read(source), _read(saved)
+    if theirs.sha256 != ours.sha256:
+        raise UnsupportedModelError(
+            f"the tokenizer of {source.location} ({theirs.size} ids) does not stay the same when "
+            f"it is saved ({ours.size} ids)"
+        )
+
+
+def _read(source: ModelSource) -> TokenizerReading:
+    """The tokenizer as a worker reads it."""
+    return read_tokenizer(source, "untrusted") if source.may_have_tokenizer else NO_TOKENIZER
+
+
+def _write_vocabulary(student: PreTrainedModel, vocabulary: Sequence[int], stage: Path) -> None:
+    """The ids to draft over, unless they are all."""
+    if 0 < len(vocabulary) < student.config.get_text_config().vocab_size:
+        text = json.dumps(list(vocabulary), separators=(",", ":"))
+        (stage / VOCABULARY_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _staging(out: Path) -> Iterator[Path]:
+    """A folder on the same disk as `out`, gone afterwards whatever happens."""
+    out.mkdir(parents=True, exist_ok=True)
+    stage = Path(tempfile.mkdtemp(prefix=".export-", dir=out))
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _put_in_place(stage: Path, out: Path) -> tuple[Path, ...]:
+    """Move the staged files to where they belong, once all of them are safely on disk."""
+    staged = sorted(stage.iterdir(), key=lambda path: (path.name == _LAST, path.name))
+    for path in staged:
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+        path.chmod(0o644)
+    return tuple(path.replace(out / path.name) for path in staged)

@@ -1,0 +1,218 @@
+"""Builds a student: the target's own kind of model with fewer layers, and maybe narrower.
+
+Any Hugging Face causal LM whose layers lie in a list will do; there is no table of architectures.
+What is smaller is worked out in `exspec.distill.shrinking`; here weights are carried over.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from exspec.core.errors import InvalidRequestError, UnsupportedModelError
+from exspec.distill.plan import DistillPlan
+from exspec.distill.shrinking import keep_layers, narrow
+
+_UNBUILDABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What classes raise for a configuration they cannot be built from."""
+
+
+def build_student(target: PreTrainedModel, plan: DistillPlan) -> PreTrainedModel:
+    """A student of the target's class on the CPU, in float32, ready to be trained.
+
+    At the target's width, the chosen layers, embedding, positions, final norm and head are copies
+    of the target's; embedding and head are frozen (see `frozen_parts`). Narrower, the embedding
+    and the head are the target's projected on its main directions, and layers are drawn anew with
+    the plan's seed. The model is in evaluation mode: dropout, where a family has it, is off.
+
+    Raises:
+        InvalidRequestError: if the target has fewer layers than asked for, or its width cannot be
+            lowered to the one asked for.
+        UnsupportedModelError: if no student can be made of the target's class.
+    """
+    num_layers = layers_of(target.config)
+    chosen = choose_layers(num_layers, plan)
+    config = copy.deepcopy(target.config)
+    keep_layers(config, num_layers, chosen)
+    width = target.config.get_text_config().hidden_size
+    is_narrow = plan.hidden_size is not None and plan.hidden_size != width
+    if is_narrow:
+        narrow(config, int(plan.hidden_size or width))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(plan.seed)
+        student = _build(target, config)
+    with torch.no_grad():
+        if is_narrow:
+            _project(student, target)
+        else:
+            _copy(student, target, num_layers, chosen)
+            _freeze(student)
+    return student
+
+
+def frozen_parts(student: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """The parameters that stay as they are, by name: embedding and head, at the target's width."""
+    return {name: part for name, part in student.named_parameters() if not part.requires_grad}
+
+
+def layers_of(config: PretrainedConfig) -> int:
+    """How many layers a model has."""
+    number = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if not isinstance(number, int) or number < 1:
+        raise UnsupportedModelError(
+            f"models of type {config.model_type!r} do not say how many layers they have"
+        )
+    return number
+
+
+def choose_layers(num_layers: int, plan: DistillPlan) -> tuple[int, ...]:
+    """Rising indices of the target's layers that the student starts from.
+
+    Raises:
+        InvalidRequestError: for layers that the target does not have.
+    """
+    if plan.num_layers > num_layers:
+        raise InvalidRequestError(
+            f"a draft of {plan.num_layers} layers cannot be made from a target of {num_layers}",
+            field="num_layers",
+        )
+    if plan.from_layers and plan.from_layers[-1] >= num_layers:
+        raise InvalidRequestError(
+            f"the target has layers 0 to {num_layers - 1}, and no layer {plan.from_layers[-1]}",
+            field="from_layers",
+        )
+    if plan.from_layers:
+        return plan.from_layers
+    steps = max(1, plan.num_layers - 1)
+    return tuple(round(i * (num_layers - 1) / steps) for i in range(plan.num_layers))
+
+
+def _build(target: PreTrainedModel, config: PretrainedConfig) -> PreTrainedModel:
+    """A model of the target's class with random weights."""
+    kind: Any = type(target)
+    try:
+        if hasattr(config, "validate"):
+            config.validate()
+        student = kind._from_config(config, dtype=torch.float32)  # noqa: SLF001
+    except _UNBUILDABLE as error:
+        raise UnsupportedModelError(
+            f"no smaller {kind.__name__} can be built: {' '.join(str(error).split())[:400]}"
+        ) from error
+    student.generation_config = copy.deepcopy(target.generation_config)
+    return student.eval()
+
+
+def _copy(
+    student: PreTrainedModel, target: PreTrainedModel, num_layers: int, chosen: tuple[int, ...]
+) -> None:
+    """Every weight and stored buffer of the student from the target's of the same place."""
+    rename = _renaming(target, num_layers, chosen)
+    for name, mine in student.state_dict(keep_vars=True).items():
+        theirs = _weight_of(target, rename(name))
+        if theirs is None or theirs.shape != mine.shape:
+            raise UnsupportedModelError(
+                f"no student of {num_layers} layers' {type(target).__name__} can start from layers "
+                f"{', '.join(map(str, chosen))}: its {name} is "
+                f"{'missing' if theirs is None else tuple(theirs.shape)} there"
+            )
+        mine.copy_(theirs)
+
+
+def _renaming(
+    target: PreTrainedModel, num_layers: int, chosen: tuple[int, ...]
+) -> Callable[[str], str]:
+    """From a name in the student to the name in the target."""
+    lists = _layer_lists(target, num_layers)
+
+    def rename(name: str) -> str:
+        for prefix in lists:
+            if name.startswith(prefix):
+                index, _, rest = name.removeprefix(prefix).partition(".")
+                return f"{prefix}{chosen[int(index)]}.{rest}"
+        return name
+
+    return rename
+
+
+def _layer_lists(target: PreTrainedModel, num_layers: int) -> list[str]:
+    """Prefixes of the lists that hold one module per layer: the outermost of that length."""
+    found: list[str] = []
+    for name, module in target.named_modules():
+        is_list = isinstance(module, nn.ModuleList) and len(module) == num_layers
+        if is_list and not any(name.startswith(outer) for outer in found):
+            found.append(f"{name}.")
+    if not found:
+        raise UnsupportedModelError(
+            f"{type(target).__name__} keeps its {num_layers} layers in no list that could be cut"
+        )
+    return found
+
+
+def _weight_of(model: nn.Module, name: str) -> torch.Tensor | None:
+    """A weight or buffer by its dotted name; also where the layer is packed."""
+    place: Any = model
+    for part in name.split("."):
+        place = getattr(place, part, None)
+    return place if isinstance(place, torch.Tensor) else None
+
+
+def _project(student: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Embedding, positions and head of a narrower student from the target's."""
+    mine, theirs = student.get_input_embeddings(), target.get_input_embeddings()
+    table = _table(theirs)
+    basis = _main_directions(table, _table(mine).shape[1])
+    for name, module in student.named_modules():
+        source = _weight_of(target, f"{name}.weight")
+        if isinstance(module, nn.Embedding) and source is not None:
+            _fill(module.weight, source, basis)
+    head, source = student.get_output_embeddings(), target.get_output_embeddings()
+    if head is None or source is None or _table(head) is _table(mine):
+        return
+    weight = _table(source)
+    _fill(_table(head), weight, _main_directions(weight, _table(head).shape[1]))
+    bias = getattr(source, "bias", None)
+    if bias is not None and getattr(head, "bias", None) is not None:
+        head.bias.copy_(bias)  # type: ignore[union-attr]
+
+
+def _fill(mine: torch.Tensor, theirs: torch.Tensor, basis: torch.Tensor) -> None:
+    """Copy a table `[n, width]`, projected where the student's is narrower."""
+    if mine.shape == theirs.shape:
+        mine.copy_(theirs)
+    elif theirs.shape[1] == basis.shape[0] and mine.shape == (theirs.shape[0], basis.shape[1]):
+        mine.copy_(theirs.to(basis) @ basis)
+
+
+def _main_directions(table: torch.Tensor, width: int) -> torch.Tensor:
+    """An orthonormal basis `[table's width, width]` that keeps most of a table `[n, width]`."""
+    rows = table.detach().to("cpu", torch.float32)
+    gram = (rows.T @ rows).to(torch.float64)
+    return torch.linalg.eigh(gram).eigenvectors[:, -width:].flip(1).to(torch.float32)
+
+
+def _table(module: nn.Module) -> torch.Tensor:
+    """The weight of an embedding or a head."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, torch.Tensor):
+        raise UnsupportedModelError(f"{type(module).__name__} has no table of tokens")
+    return weight
+
+
+def _freeze(student: PreTrainedModel) -> None:
+    """Embedding and head are the target's, and good; a small text would only wear them."""
+    for module in (student.get_input_embeddings(), student.get_output_embeddings()):
+        if module is not None:
+            module.requires_grad_(requires_grad=False)
