@@ -63,8 +63,8 @@ class DraftSettings(ModelWorkerSettings):
         max_length=4096,
         description="Tokens the draft chooses among, which makes it cheaper and never changes the "
         "output: a JSON file (a list of token ids, or an object with such a list as token_ids), a "
-        "number N (the likeliest as the tokenizer tells, and special tokens on top), or all; "
-        "empty: what the model brings in draft_vocab.json. Not for ngram.",
+        "number N (special tokens, and the likeliest as the tokenizer tells), or all; empty: what "
+        " the model brings in draft_vocab.json. Not for ngram.",
     )
 
     @field_validator("model")

@@ -27,8 +27,8 @@ DRAFT_COLUMNS = (
     "late\ndrafts",
 )
 HOW_COUNTED = (
-    "acceptance length: tokens committed per round, the first token of a request and its pass not "
-    "counted; sums over requests. Rounds near the end of --max-tokens may draft fewer than K."
+    "acceptance length: tokens committed per round, sums over requests; the first token of a "
+    "request and its pass do not count, and the last round is cut where the request ends"
 )
 
 

@@ -72,8 +72,8 @@ def drafts(
     ] = 5,
     batch_size: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 8,
     max_prompt_tokens: Annotated[
-        int, typer.Option(min=1, help="Longer prompts are cut to this.")
-    ] = 512,
+        int, typer.Option(min=1, help="Longer prompts lose their end.")
+    ] = 1024,
     ignore_eos: Annotated[
         bool, typer.Option(help="Go on behind the end of an answer, to --max-tokens.")
     ] = False,
@@ -86,13 +86,12 @@ def drafts(
 ) -> None:
     """How long drafts are accepted, by category and position, and what a draft token costs.
 
-    Greedy decoding on a cluster per draft. Acceptance length is the tokens committed per round,
-    sums over requests, where the first token of a request, which its prefill decides, and that pass
-    are not counted. In the last rounds before --max-tokens fewer tokens are drafted, which lowers
-    it by about half a token per request that is cut there; an answer that ends by itself is cut
-    behind its stop token. Costs are those of one request alone, 32 tokens after two of the prompts,
-    the fastest of three runs. Spec-Bench's eight MT-Bench categories are told as one. Exit code 1
-    if a draft failed or an output is not that of plain decoding.
+    Greedy decoding on a cluster per draft. Acceptance length: tokens committed per round, sums over
+    requests; the first token of a request, which its prefill decides, and that pass do not count.
+    The last round of a request is cut at --max-tokens or behind a stop token, so the figure is a
+    little low: by a token or less per request. Costs are those of one request alone, 32 tokens
+    after two of the prompts, the fastest of three runs. Spec-Bench's eight MT-Bench categories are
+    told as one. Exit code 1 if a draft failed or an output is not that of plain decoding.
     """
     from exspec.bench.drafts import DraftsPlan, DraftsRuns, draft_of
 

@@ -26,12 +26,13 @@ _FIELD = "draft_vocab"
 def find_draft_vocabulary(wanted: str, loaded: LoadedModel) -> tuple[int, ...] | None:
     """Rising ids of the rows the head keeps; None: all of them.
 
-    `wanted` is a JSON file, a number of tokens, "all", or empty for what the model brings. With a
-    number, tokens that end a text and those added to the tokenizer come on top of it. A number that
-    takes in all of the tokenizer's tokens is the whole head.
+    `wanted` is a JSON file, a number of tokens, "all", or empty for what the model brings. Of a
+    number special tokens and those that end a text are always a part, and one that takes in all of
+    the tokenizer's tokens is the whole head.
 
     Raises:
-        InvalidRequestError: the number is below 1, or the file is not there or is no such list.
+        InvalidRequestError: the number has no room for those, or the file is not there or is no
+            such list.
         UnsupportedModelError: the model brings ids that its head does not have.
     """
     if wanted == WHOLE:
@@ -67,16 +68,19 @@ def read_draft_vocabulary(source: ModelSource) -> tuple[int, ...]:
 
 
 def _likeliest(number: int, loaded: LoadedModel) -> tuple[int, ...] | None:
-    """The first `number` of the ranked tokens, what ends a text, and what was added."""
-    if number < 1:
-        raise _bad(f"a draft vocabulary has at least 1 token, not {number}")
+    """Special tokens, what ends a text, and the likeliest others."""
     vocab_size = loaded.facts.vocab_size
     ranking = rank_tokens(loaded.tokenizer.tokenizer_json)
+    essential = {*(i for i in ranking.special if i < vocab_size), *loaded.facts.stop_token_ids}
     ranked = ranking.ranked or range(vocab_size)
-    if number >= len(ranked):
-        return None
-    ids = {*ranked[:number], *ranking.added, *loaded.facts.stop_token_ids}
-    return tuple(sorted(i for i in ids if i < vocab_size))
+    others = [i for i in ranked if i < vocab_size and i not in essential]
+    if number < max(1, len(essential)):
+        raise _bad(
+            f"a draft vocabulary of {number} tokens is too small: at least {max(1, len(essential))}"
+            f", as many as {loaded.facts.name} has special tokens"
+        )
+    num_others = number - len(essential)
+    return None if num_others >= len(others) else tuple(sorted({*essential, *others[:num_others]}))
 
 
 def _read_ids(path: Path) -> tuple[int, ...]:

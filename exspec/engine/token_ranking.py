@@ -18,21 +18,24 @@ NUM_FIRST_CHARACTERS = 256
 
 @dataclass(frozen=True, slots=True)
 class TokenRanking:
-    """`ranked` are learned tokens, the likeliest first; `added` those put there by hand, rising."""
+    """`ranked` are a tokenizer's tokens, the likeliest first, but for `special` ones, rising."""
 
     ranked: tuple[int, ...] = ()
-    added: tuple[int, ...] = ()
+    special: tuple[int, ...] = ()
 
 
 def rank_tokens(tokenizer_json: str) -> TokenRanking:
-    """The ranking of a tokenizer in the `tokenizers` library's format; empty for no tokenizer."""
+    """The ranking of a tokenizer in the `tokenizers` library's format; empty for no tokenizer.
+
+    Tokens that somebody added by hand, such as tags and runs of spaces, come before learned ones.
+    """
     if not tokenizer_json:
         return TokenRanking()
     tokenizer = json.loads(tokenizer_json)
-    added = {token["id"] for token in tokenizer.get("added_tokens") or ()}
-    model = tokenizer["model"]
-    ranked = _ranked(model)
-    return TokenRanking(tuple(i for i in ranked if i not in added), tuple(sorted(added)))
+    added = {token["id"]: token.get("special", False) for token in tokenizer["added_tokens"]}
+    special = {token_id for token_id, is_special in added.items() if is_special}
+    in_order = dict.fromkeys((*sorted(added), *_ranked(tokenizer["model"])))
+    return TokenRanking(tuple(i for i in in_order if i not in special), tuple(sorted(special)))
 
 
 def _ranked(model: Mapping[str, Any]) -> Sequence[int]:
