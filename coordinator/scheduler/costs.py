@@ -97,8 +97,9 @@ class Costs(PassCosts):
         """A draft worker answered a batch; so many tokens of each row took no pass."""
         orders = [order for order in batch.orders if isinstance(order, DraftOrder)]
         self.learn(batch, draft_features(orders, num_looked_up), cost)
-        if orders[0].num_draft_tokens:
-            self.note_usual_draft(batch.worker, cost)
+        num_asked = sum(order.num_draft_tokens for order in orders)
+        if num_asked:
+            self.note_usual_draft(batch.worker, 1 - sum(num_looked_up) / num_asked, cost)
 
     def forget(self, worker: Worker) -> None:
         """A worker left."""

@@ -299,6 +299,17 @@ def test_what_was_drafted_for_a_lost_sequence_is_wasted(is_failure):
     assert book.wasted == [5]
 
 
+def test_looked_up_drafts_are_counted_apart():
+    book = Book(max_tokens=4)
+    book.ledger.note_looked_up(NAME, 2, 1)
+    book.commit(b"abc", num_rejected=1)
+    book.ledger.note_looked_up(NAME, 0, 0)
+    book.commit(b"d")
+    stats = book.end.speculation
+    assert (stats.num_looked_up_tokens, stats.num_accepted_looked_up_tokens) == (2, 1)
+    assert (stats.num_model_tokens, stats.num_accepted_model_tokens) == (1, 1)
+
+
 def test_statistics_and_times():
     book = Book(max_tokens=6)
     book.now = 11
