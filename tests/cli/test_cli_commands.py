@@ -184,7 +184,8 @@ def test_status_shows_workers_totals_and_reasons(run, busy):
     assert result.exit_code == 0
     for text in (
         "target-0", "3/8", "m[1]", "refused", "another tokenizer", "3 (1 failed)", "2.50",
-        "37.5% of 80", "25.0% of 60 by a model, 75.0% of 20 looked up", "draft 25.0%", "verify 60.0%", "grpc_and_scheduling 5.0%", "policy exspec",
+        "37.5% of 80", "25.0% of 60 by a model, 75.0% of 20 looked up", "policy exspec",
+        "draft 25.0%", "verify 60.0%", "grpc_and_scheduling 5.0%",
         "window 32", "K = [[1,4,5]]", "40.0% grouped", "4.00 on average, 6 rows without",
         "predicted 1.25 x, measured not known yet", "(2 overdue)",
     ):  # fmt: skip

@@ -26,8 +26,8 @@ def test_tokens_are_those_of_plain_decoding(client, plain, num_speculative_token
     ("layout", "draft"),
     [("padded", "same"), ("slots", "same"), ("slots", "beside"), ("slots", "ngram")],
 )
-def test_every_layout_and_kind_of_draft(make_cluster, target_dir, plain, layout, draft):
-    draft_model = draft if draft == "ngram" else target_dir
+def test_every_layout_and_kind_of_draft(make_cluster, target_dir, noise_dir, plain, layout, draft):
+    draft_model = {"same": target_dir, "beside": noise_dir, "ngram": "ngram"}[draft]
     lookup = "off" if draft == "same" else None
     cluster = make_cluster(plan(target_dir, draft_model, kv_layout=layout, lookup=lookup))
     with Client(cluster.address) as client:
