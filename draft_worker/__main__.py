@@ -140,7 +140,9 @@ class DraftRole:
 def _order(settings: DraftSettings, place: RankPlace | None) -> ModelOrder:
     from exspec.engine.worker_model import ModelOrder
 
-    return ModelOrder(Role.DRAFT, settings.model, settings.max_num_seqs, place)
+    return ModelOrder(
+        Role.DRAFT, settings.model, settings.max_num_seqs, place, settings.draft_vocab
+    )
 
 
 def _ngram_facts() -> ModelFacts:

@@ -54,6 +54,14 @@ DraftSampleMethod = Annotated[
         "likeliest. Default: the draft worker's, shared."
     ),
 ]
+DraftVocab = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|N|all",
+        help="Tokens the draft chooses among: a JSON list of token ids, the N likeliest, or all. "
+        "Default: what the draft brings in draft_vocab.json, else all.",
+    ),
+]
 LookupMode = Annotated[
     Literal["beside", "off"] | None,
     typer.Option(

@@ -47,6 +47,17 @@ def test_every_layout_and_kind_of_draft(make_cluster, target_dir, noise_dir, pla
         assert totals.num_looked_up_tokens == sum(sums)
 
 
+def test_a_draft_with_some_rows_of_its_head_changes_nothing(make_cluster, target_dir, plain):
+    """The target itself drafts, among half of its tokens: right at times, never more than that."""
+    cluster = make_cluster(plan(target_dir, target_dir, draft_vocab="128"))
+    with Client(cluster.address) as client:
+        results = client.generate_batch(PROMPTS, max_tokens=30, ignore_eos=True)
+        for prompt, result in zip(PROMPTS, results, strict=True):
+            assert result.token_ids == plain(client.tokenize(prompt).token_ids, 30, ())
+        accepted = sum(result.speculation.num_accepted_tokens for result in results)
+        assert 0 < accepted < sum(result.speculation.num_draft_tokens for result in results)
+
+
 def test_no_draft_worker_at_all(make_cluster, target_dir, plain):
     cluster = make_cluster(plan(target_dir, "none"))
     with Client(cluster.address) as client:
