@@ -129,13 +129,20 @@ class DraftRole:
         from exspec.engine.worker_model import load_worker_model
 
         _loaded, self._runner = load_worker_model(settings, _order(settings, self._place))
-        return ModelProposer(self._runner, SampleMethod(settings.draft_sample_method))
+        model = ModelProposer(self._runner, SampleMethod(settings.draft_sample_method))
+        if settings.lookup == "off" or settings.draft_ahead:
+            return model
+        from draft_worker.beside_proposer import BesideProposer
+
+        return BesideProposer(model, longest=settings.ngram_max, shortest=settings.ngram_min)
 
 
 def _order(settings: DraftSettings, place: RankPlace | None) -> ModelOrder:
     from exspec.engine.worker_model import ModelOrder
 
-    return ModelOrder(Role.DRAFT, settings.model, settings.max_num_seqs, place)
+    return ModelOrder(
+        Role.DRAFT, settings.model, settings.max_num_seqs, place, settings.draft_vocab
+    )
 
 
 def _ngram_facts() -> ModelFacts:

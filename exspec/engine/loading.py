@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.utils import logging as hf_logging
 
 from exspec.core.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
+from exspec.engine.draft_vocabulary import read_draft_vocabulary
 from exspec.engine.facts import facts_of
 from exspec.engine.gguf_reading import reading_once
 from exspec.engine.loaded import LoadedModel
@@ -30,7 +31,7 @@ from exspec.engine.packing import pack_linears
 from exspec.engine.probe import probe_attention
 from exspec.engine.ranks import Ranks
 from exspec.engine.self_test import check_computation
-from exspec.engine.sources import ModelSource, find_source, read_draft_vocabulary
+from exspec.engine.sources import ModelSource, find_source
 from exspec.engine.spread import check_spread, find_spread
 from exspec.engine.support import check_config
 from exspec.engine.tokenizer_assets import NO_TOKENIZER, TokenizerReading, read_tokenizer
