@@ -109,6 +109,7 @@ def test_minutes_that_are_over_are_no_failure(run):
         (("--minutes", "-1"), "minutes -1.0 is not above 0"),
         (("--prompts", "/no/such/file"), "/no/such/file cannot be read"),
         (("--draft-vocab", "2"), "no room for the"),
+        (("--start-from", "/no/such/draft"), "/no/such/draft"),
         (("--device", "toaster"), "toaster"),
     ],
 )
