@@ -208,7 +208,7 @@ def test_a_draft_that_was_made_before_is_trained_further():
     [
         ("gpt2", {}, "old is a GPT2LMHeadModel of 2 layers; .* a LlamaForCausalLM of 2"),
         ("llama-gqa", {"num_layers": 1}, "old is a LlamaForCausalLM of 1 layers"),
-        ("llama-mha", {}, r"another shape .* k_proj.weight is \(32, 32\), not \(16, 32\)"),
+        ("llama-mha", {}, r"another shape .*k_proj.weight is \(32, 32\), not \(16, 32\)"),
     ],
 )
 def test_a_draft_of_another_shape_is_not_trained_further(family, changes, words):
