@@ -41,6 +41,10 @@ def distill(
             help="The target's layers to start from, from 0. Default: spread over all.",
         ),
     ] = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(help="A draft of the same shape to train further, in place of --from-layers."),
+    ] = None,
     draft_vocab: Annotated[
         int, typer.Option(min=0, help="Tokens to draft over, the most frequent; 0 for all.")
     ] = 12_288,
@@ -115,6 +119,7 @@ def distill(
         gguf_file=gguf_file,
         revision=revision,
         embedding_type=EmbeddingType(embedding_type),
+        start_from=start_from,
     )
     _carry_out(plan, num_threads, as_json)
 

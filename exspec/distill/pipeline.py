@@ -187,6 +187,12 @@ class _Distillation:
             )
         )
 
+    def _start(self) -> PreTrainedModel | None:
+        """The draft to train further."""
+        if self._plan.start_from is None:
+            return None
+        return load_model(ModelSettings(self._plan.start_from, dtype="float32", device="cpu")).model
+
     def _train(self) -> DistillReport:
         """A student of the target, on all units."""
         plan, watch = self._plan, self._watch
@@ -198,7 +204,7 @@ class _Distillation:
             plan.draft_vocab,
             essential_tokens(loaded.model, chats.tokenizer),
         )
-        student: Any = build_student(loaded.model, plan)
+        student: Any = build_student(loaded.model, plan, self._start())
         student.to(loaded.model.device)
         del loaded
         gc.collect()

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from exspec.core.errors import UnsupportedModelError
+from exspec.core.errors import InvalidRequestError, UnsupportedModelError
 from exspec.distill.plan import DistillPlan
 from exspec.distill.shrinking import choose_layers, layers_of, shrunk
 
@@ -30,17 +30,20 @@ _UNBUILDABLE = (
 """What classes raise for a configuration they cannot be built from."""
 
 
-def build_student(target: PreTrainedModel, plan: DistillPlan) -> PreTrainedModel:
+def build_student(
+    target: PreTrainedModel, plan: DistillPlan, start: PreTrainedModel | None = None
+) -> PreTrainedModel:
     """A student of the target's class on the CPU, in float32, ready to be trained.
 
     At the target's width, the chosen layers, embedding, positions, final norm and head are copies
     of the target's; embedding and head are frozen (see `frozen_parts`). Narrower, the embedding
     and the head are the target's projected on its main directions, and layers are drawn anew with
-    the plan's seed. The model is in evaluation mode: dropout, where a family has it, is off.
+    the plan's seed. What is trained is `start`'s instead, if a draft is given that was made like
+    that before. The model is in evaluation mode: dropout, where a family has it, is off.
 
     Raises:
-        InvalidRequestError: if the target has fewer layers than asked for, or its width cannot be
-            lowered to the one asked for.
+        InvalidRequestError: if the target has fewer layers than asked for, its width cannot be
+            lowered to the one asked for, or the draft to start from has another shape.
         UnsupportedModelError: if no student can be made of the target's class.
     """
     num_layers = layers_of(target.config)
@@ -56,6 +59,8 @@ def build_student(target: PreTrainedModel, plan: DistillPlan) -> PreTrainedModel
         else:
             _copy(student, target, num_layers, chosen)
             _freeze(student)
+        if start is not None:
+            _go_on_from(start, student, plan)
     return student
 
 
@@ -95,6 +100,28 @@ def _copy(
                 f"no student of {num_layers} layers' {type(target).__name__} can start from layers "
                 f"{', '.join(map(str, chosen))}: its {name} is "
                 f"{'missing' if theirs is None else tuple(theirs.shape)} there"
+            )
+        mine.copy_(theirs)
+
+
+def _go_on_from(start: PreTrainedModel, student: PreTrainedModel, plan: DistillPlan) -> None:
+    """The trained weights of a draft of the student's shape."""
+    num_layers = layers_of(start.config)
+    if type(start) is not type(student) or num_layers != plan.num_layers:
+        raise InvalidRequestError(
+            f"{plan.start_from} is a {type(start).__name__} of {num_layers} layers; the draft to "
+            f"be made is a {type(student).__name__} of {plan.num_layers}",
+            field="start_from",
+        )
+    for name, mine in student.named_parameters():
+        theirs = _weight_of(start, name)
+        if not mine.requires_grad:
+            continue
+        if theirs is None or theirs.shape != mine.shape:
+            raise InvalidRequestError(
+                f"{plan.start_from} has another shape than the draft to be made: its {name} is "
+                f"{'missing' if theirs is None else tuple(theirs.shape)}, not {tuple(mine.shape)}",
+                field="start_from",
             )
         mine.copy_(theirs)
 
