@@ -210,8 +210,8 @@ def _start(card: Card) -> str:
     layers = card.forecast.layers
     if card.plan.start_from is not None:
         return (
-            f"{_layers(card).capitalize()} of {card.plan.start_from}, a draft for the same target, "
-            "were trained further."
+            f"The start was {card.plan.start_from}, a draft for the same target; it was trained "
+            f"further, with {_layers(card)} in all."
         )
     if card.forecast.is_narrow:
         return (
