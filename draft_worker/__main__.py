@@ -135,7 +135,13 @@ class DraftRole:
 def _order(settings: DraftSettings, place: RankPlace | None) -> ModelOrder:
     from exspec.engine.worker_model import ModelOrder
 
-    return ModelOrder(Role.DRAFT, settings.model, settings.max_num_seqs, place)
+    return ModelOrder(
+        Role.DRAFT,
+        settings.model,
+        settings.max_num_seqs,
+        place,
+        draft_weights=settings.draft_weights,
+    )
 
 
 def _ngram_facts() -> ModelFacts:

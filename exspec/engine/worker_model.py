@@ -12,6 +12,7 @@ import torch
 
 from exspec.core.errors import ExspecError
 from exspec.core.ids import Role
+from exspec.engine.fused.fusing import MODULES, give_up_layers
 from exspec.engine.grammars import GrammarCompiler
 from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.loading import LoadedModel, ModelSettings, load_model
@@ -33,13 +34,15 @@ class ModelOrder:
     """Which model a worker holds, for how many sequences, and its place among its ranks.
 
     A draft that comes with a vocabulary of its own chooses among those tokens only: the target
-    decides, so that costs acceptance at most, and saves most of the head.
+    decides, so that costs acceptance at most, and saves most of the head. `draft_weights`: see
+    `exspec.engine.fused.fusing`.
     """
 
     role: Role
     model: str
     num_slots: int
     place: RankPlace | None = None
+    draft_weights: str = MODULES
 
 
 def load_worker_model(
@@ -136,7 +139,7 @@ def _load(
     if settings.num_threads is not None or num_ranks > 1:
         share = max(1, torch.get_num_threads() // num_ranks)
         torch.set_num_threads(settings.num_threads or share)
-    loaded = load_model(_model_settings(settings, order.model, ranks))
+    loaded = load_model(_model_settings(settings, order, ranks))
     grammars = GrammarCompiler(loaded.tokenizer, loaded.facts)
     runner = ModelRunner(
         loaded,
@@ -146,6 +149,8 @@ def _load(
         choices_among=(loaded.draft_vocabulary or None) if order.role is Role.DRAFT else None,
         open_matcher=grammars.open,
     )
+    if loaded.fused is not None:
+        give_up_layers(loaded.model)
     runner.warm_up()
     if ranks is None or ranks.is_leader:  # the others never hear of rules
         grammars.prepare()
@@ -155,10 +160,10 @@ def _load(
 
 
 def _model_settings(
-    settings: ModelWorkerSettings, model: str, ranks: Ranks | None
+    settings: ModelWorkerSettings, order: ModelOrder, ranks: Ranks | None
 ) -> ModelSettings:
     return ModelSettings(
-        model=model,
+        model=order.model,
         revision=settings.revision,
         gguf_file=settings.gguf_file,
         dtype=settings.dtype,
@@ -168,4 +173,5 @@ def _model_settings(
         max_model_len=settings.max_model_len,
         device_map=settings.device_map,
         ranks=ranks,
+        draft_weights=order.draft_weights,
     )

@@ -227,7 +227,9 @@ def test_scattered_slots_read_by_copy_give_the_same(layout, monkeypatch):
     monkeypatch.setattr(plan, "_BRIDGE_COST", -1)
     assert outputs() == bridged
     monkeypatch.setattr(plan, "_runs", lambda group, device: [sorted(group, key=_slot_of)])
-    monkeypatch.setattr(plan, "_slots_of", lambda rows, device: torch.tensor([*map(_slot_of, rows)]))
+    monkeypatch.setattr(
+        plan, "_slots_of", lambda rows, device: torch.tensor([*map(_slot_of, rows)])
+    )
     assert outputs() == bridged
 
 
