@@ -13,12 +13,15 @@ import torch
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
+from exspec.distill.head_loss import frozen_head_loss
 from exspec.distill.samples import Batch, Sample, collate
 
 NUM_PROPOSED = 5
 """Draft tokens a round of the held-out measure proposes."""
 _HARD_SHARE = 0.5
 """Of the loss is for the target's choice alone, the rest for its k likeliest tokens."""
+_PROMPT_SHARE = 0.3
+"""What a place in a prompt counts in comparison with one in an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,56 +55,72 @@ class Imitator:
         vocab_size = int(head.weight.shape[0])
         ids = torch.tensor(list(vocabulary) or list(range(vocab_size)), device=head.weight.device)
         self._rows = None if len(ids) == vocab_size else ids
-        self._frozen_weight = None if head.weight.requires_grad else self._head_weight().detach()
+        self._dtype = torch.bfloat16 if _is_fast(ids.device) else head.weight.dtype
+        self._is_frozen = not head.weight.requires_grad
+        self._weight = self._rows_of(head.weight)
+        bias = getattr(head, "bias", None)
+        self._bias = None if bias is None else self._rows_of(bias)
         self._places = torch.full((vocab_size,), -1, device=ids.device)
         self._places[ids] = torch.arange(len(ids), device=ids.device)
-
-    def logits(self, batch: Batch) -> torch.Tensor:
-        """`[A, n]` over the draft vocabulary, float32, at the batch's wanted places."""
-        device = self._places.device
-        use_fast = torch.autocast(device.type, torch.bfloat16, enabled=_is_fast(device))
-        with use_fast:
-            hidden = self.student.base_model(
-                input_ids=batch.ids.to(device), use_cache=False
-            ).last_hidden_state[batch.wanted.to(device)]
-            weight = self._head_weight() if self._frozen_weight is None else self._frozen_weight
-            bias = getattr(self._head, "bias", None)
-            bias = bias if bias is None or self._rows is None else bias[self._rows]
-            return linear(hidden, weight, bias).float()
-
-    def _head_weight(self) -> torch.Tensor:
-        """The rows of the draft vocabulary."""
-        weight = self._head.weight
-        return weight if self._rows is None else weight[self._rows]
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Cross-entropy per place with the target's choice and with its likeliest tokens, halved.
 
         Tokens outside the draft vocabulary do not count; places with no other ones do not either.
         """
-        logits = self.logits(batch)
-        places = self._places[batch.label_ids.long().to(logits.device)]
+        places = self._places[batch.label_ids.long().to(self._places.device)]
         is_known = places >= 0
-        soft = batch.label_logprobs.to(logits.device).float().exp() * is_known
+        soft = batch.label_logprobs.to(places.device).float().exp() * is_known
         soft = soft / soft.sum(dim=-1, keepdim=True).clamp_min(1e-9)
         weights = (1 - _HARD_SHARE) * soft
         weights[:, 0] += _HARD_SHARE * is_known[:, 0]
-        picked = logits.gather(-1, places.clamp_min(0))
-        total = weights.sum(dim=-1)
-        lost = total * logits.logsumexp(dim=-1) - (weights * picked).sum(dim=-1)
-        return lost.sum() / total.sum().clamp_min(1)
+        weights[~batch.in_answer.to(places.device)] *= _PROMPT_SHARE
+        tokens = places.clamp_min(0)
+        total = weights.sum().clamp_min(1)
+        if self._is_frozen:
+            hidden = self._hidden(batch)
+            return frozen_head_loss(hidden, self._weight, self._bias, tokens, weights) / total
+        logits = self._logits(batch)
+        normalisers = weights.sum(dim=-1) * logits.logsumexp(dim=-1)
+        return (normalisers.sum() - (weights * logits.gather(-1, tokens)).sum()) / total
+
+    def _logits(self, batch: Batch) -> torch.Tensor:
+        """`[A, n]` over the draft vocabulary, float32, at the batch's wanted places."""
+        if self._is_frozen:
+            return linear(self._hidden(batch).to(self._dtype), self._weight, self._bias).float()
+        weight = self._head.weight if self._rows is None else self._head.weight[self._rows]
+        bias = getattr(self._head, "bias", None)
+        bias = bias if bias is None or self._rows is None else bias[self._rows]
+        with self._autocast():
+            return linear(self._hidden(batch), weight, bias).float()
+
+    def _hidden(self, batch: Batch) -> torch.Tensor:
+        """What the head sees at the batch's wanted places, `[A, width]`."""
+        device = self._places.device
+        with self._autocast():
+            output = self.student.base_model(input_ids=batch.ids.to(device), use_cache=False)
+        return output.last_hidden_state[batch.wanted.to(device)]
+
+    def _autocast(self) -> torch.autocast:
+        is_half = self._dtype == torch.bfloat16
+        return torch.autocast(self._places.device.type, torch.bfloat16, enabled=is_half)
+
+    def _rows_of(self, table: torch.Tensor) -> torch.Tensor:
+        """The draft vocabulary's part of the head, as it is now."""
+        part = table.detach() if self._rows is None else table.detach()[self._rows]
+        return part.to(self._dtype)
 
     @torch.no_grad()
     def matches(self, samples: Sequence[Sample]) -> list[list[bool]]:
-        """For every token of every answer, whether the student's first choice is the label's."""
+        """For every token of every answer, if the student's first choice is the label's."""
         batch = collate(samples)
-        best = self.logits(batch).argmax(dim=-1).cpu()
+        best = self._logits(batch).argmax(dim=-1).cpu()
         labels = self._places[batch.label_ids[:, 0].long().to(self._places.device)].cpu()
         hits = (best == labels).tolist()
         found: list[list[bool]] = []
         for sample in samples:
             size = len(sample.label_ids)
-            found.append(hits[:size])
+            found.append(hits[sample.answer_start - sample.text_start : size])
             hits = hits[size:]
         return found
 

@@ -1,4 +1,4 @@
-"""What the target chooses at every position of an answer: its k likeliest tokens. Torch.
+"""What the target chooses at every position of a conversation: its k likeliest tokens. Torch.
 
 One pass over whole conversations; the draft learns from these, not from the tokens that were drawn.
 """
@@ -17,14 +17,16 @@ from exspec.engine.kv.hf_adapter import native_attention
 
 _MAX_BATCH_TOKENS = 4096
 """Padding included."""
+_HEAD_PLACES = 128
+"""Positions whose logits exist at once: they are soon many times larger than all else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """For A answer positions, in the order of the conversations and of their tokens.
+    """For A positions, in the order of the conversations and of their tokens.
 
     `token_ids` int32 `[A, k]` in falling order of probability, `logprobs` float16 `[A, k]`, natural
-    logarithms. Position i of an answer is where its token i was chosen.
+    logarithms. A conversation has one per token from `text_start` on: where that token was chosen.
     """
 
     token_ids: torch.Tensor
@@ -38,7 +40,7 @@ def label(
     num_labels: int,
     on_tokens: Callable[[int], None],
 ) -> Labels:
-    """The target's `num_labels` likeliest tokens wherever a token of an answer was chosen.
+    """The target's `num_labels` likeliest tokens wherever one of a user's or an answer's stands.
 
     Likelihoods are of the head's plain output: what a model does to it beyond that keeps the order.
     """
@@ -70,22 +72,30 @@ def _batches(conversations: Sequence[Conversation]) -> Iterator[list[int]]:
 def _label_batch(
     model: PreTrainedModel, batch: Sequence[Conversation], num_labels: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Per conversation ids and logprobs `[num_answer_tokens, k]`, on the CPU.
+    """Per conversation ids and logprobs `[number of labels, k]`, on the CPU.
 
     Rows are filled up on the right: with causal attention nothing sees the filling.
     """
     width = max(len(one.tokens) for one in batch)
-    ids = torch.zeros((len(batch), width), dtype=torch.long)
+    fed = torch.zeros((len(batch), width), dtype=torch.long)
     wanted = torch.zeros((len(batch), width), dtype=torch.bool)
     for row, one in enumerate(batch):
-        ids[row, : len(one.tokens)] = torch.tensor(one.tokens)
-        wanted[row, one.answer_start - 1 : len(one.tokens) - 1] = True
-    hidden = model.base_model(input_ids=ids.to(model.device), use_cache=False).last_hidden_state
+        fed[row, : len(one.tokens)] = torch.tensor(one.tokens)
+        wanted[row, one.text_start - 1 : len(one.tokens) - 1] = True
+    hidden = model.base_model(input_ids=fed.to(model.device), use_cache=False).last_hidden_state
+    states = hidden[wanted.to(hidden.device)]
+    tops = [_likeliest(model, part, num_labels) for part in states.split(_HEAD_PLACES)]
+    counts = [len(one.tokens) - one.text_start for one in batch]
+    ids = torch.cat([found for found, _ in tops]).to("cpu", torch.int32).split(counts)
+    logprobs = torch.cat([found for _, found in tops]).to("cpu", torch.float16).split(counts)
+    return list(zip(ids, logprobs, strict=True))
+
+
+def _likeliest(
+    model: PreTrainedModel, states: torch.Tensor, num_labels: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and logprobs `[M, k]` after hidden states `[M, width]`, likeliest first."""
     head: Any = model.get_output_embeddings()
-    logits = head(hidden[wanted.to(hidden.device)]).float()
+    logits = head(states).float()
     top = logits.topk(min(num_labels, logits.shape[-1]), dim=-1)
-    logprobs = top.values - logits.logsumexp(dim=-1, keepdim=True)
-    counts = [one.num_answer_tokens for one in batch]
-    found_ids = top.indices.to("cpu", torch.int32).split(counts)
-    found_logprobs = logprobs.to("cpu", torch.float16).split(counts)
-    return list(zip(found_ids, found_logprobs, strict=True))
+    return top.indices, top.values - logits.logsumexp(dim=-1, keepdim=True)

@@ -20,9 +20,10 @@ _POOL_BATCHES = 32
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One conversation: `tokens` int32 `[n]`; labels `[n - answer_start, k]` of its answer."""
+    """One conversation: `tokens` int32 `[n]`; labels `[n - text_start, k]`, from that token on."""
 
     tokens: torch.Tensor
+    text_start: int
     answer_start: int
     label_ids: torch.Tensor
     label_logprobs: torch.Tensor
@@ -30,16 +31,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`ids` int64 `[B, width]`, filled up on the right; `wanted` bool `[B, width]` marks the places
+    """Samples side by side: `ids` int64 `[B, width]`, filled up on the right.
 
-    after which a token of an answer was chosen; labels `[A, k]` of those places, in row order.
+    `wanted` bool `[B, width]` marks the places after which a labelled token stands; labels `[A, k]`
+    of those places in row order; `in_answer` bool `[A]` says if the token is an answer's.
     """
 
     ids: torch.Tensor
     wanted: torch.Tensor
     label_ids: torch.Tensor
     label_logprobs: torch.Tensor
-    num_samples: int
+    in_answer: torch.Tensor
 
 
 def split_samples(units: Sequence[Unit]) -> tuple[list[Sample], list[Sample]]:
@@ -59,15 +61,15 @@ def split_samples(units: Sequence[Unit]) -> tuple[list[Sample], list[Sample]]:
 def _samples_of(unit: Unit) -> Iterator[tuple[Sample, bool]]:
     """The conversations of a unit, and whether their answers are greedy."""
     token = answer = 0
-    triples = zip(
-        unit.lengths.tolist(), unit.answer_starts.tolist(), unit.is_greedy.tolist(), strict=True
-    )
-    for length, start, is_greedy in triples:
-        size = length - start
+    starts = zip(unit.text_starts.tolist(), unit.answer_starts.tolist(), strict=True)
+    rows = zip(unit.lengths.tolist(), starts, unit.is_greedy.tolist(), strict=True)
+    for length, (text_start, answer_start), is_greedy in rows:
+        size = length - text_start
         yield (
             Sample(
                 unit.tokens[token : token + length],
-                start,
+                text_start,
+                answer_start,
                 unit.label_ids[answer : answer + size],
                 unit.label_logprobs[answer : answer + size],
             ),
@@ -115,11 +117,16 @@ def collate(samples: Sequence[Sample]) -> Batch:
     wanted = torch.zeros((len(samples), width), dtype=torch.bool)
     for row, sample in enumerate(samples):
         ids[row, : len(sample.tokens)] = sample.tokens
-        wanted[row, sample.answer_start - 1 : len(sample.tokens) - 1] = True
+        wanted[row, sample.text_start - 1 : len(sample.tokens) - 1] = True
     return Batch(
         ids,
         wanted,
         torch.cat([sample.label_ids for sample in samples]),
         torch.cat([sample.label_logprobs for sample in samples]),
-        len(samples),
+        torch.cat([_in_answer(sample) for sample in samples]),
     )
+
+
+def _in_answer(sample: Sample) -> torch.Tensor:
+    """For each label, if its token belongs to the answer."""
+    return torch.arange(sample.text_start, len(sample.tokens)) >= sample.answer_start

@@ -26,9 +26,14 @@ _TEMPERATURE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Prompt and answer as one list of tokens; `answer_start` is the length of the prompt."""
+    """Prompt and answer as one list of tokens; `answer_start` is the length of the prompt.
+
+    The user's own text begins about at `text_start` (at least 1): what stands before is the same in
+    all prompts.
+    """
 
     tokens: tuple[int, ...]
+    text_start: int
     answer_start: int
     is_greedy: bool
     task: str
@@ -66,6 +71,8 @@ class TextMaker:
         self._bounds = bounds
         self._file_prompts = file_prompts
         self._stop_ids = frozenset(runner.facts.stop_token_ids)
+        before = chats.turn_parts()[0] if chats.has_template else ""
+        self._text_start = max(1, len(chats.encode(before)))
         self._sampled = None if file_prompts else SampledPrompts(runner, chats, self._stop_ids)
 
     def make(self, unit: int, on_tokens: Callable[[int], None]) -> list[Conversation]:
@@ -79,7 +86,9 @@ class TextMaker:
         jobs = [self._job(ids, index, seed) for index, (_, ids) in enumerate(prompts)]
         answers = complete(self._runner, jobs, on_tokens)
         return [
-            Conversation((*ids, *answer), len(ids), job.rules is None, name)
+            Conversation(
+                (*ids, *answer), min(self._text_start, len(ids)), len(ids), job.rules is None, name
+            )
             for (name, ids), job, answer in zip(prompts, jobs, answers, strict=True)
             if answer
         ]

@@ -19,14 +19,15 @@ from exspec.distill.texts import Conversation
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """C conversations laid end to end, N tokens, A of them in answers.
+    """C conversations laid end to end, N tokens, A of them with labels (see `Labels`).
 
-    `tokens` int32 `[N]`, `lengths` and `answer_starts` int32 `[C]`, `is_greedy` bool `[C]`,
-    `label_ids` int32 `[A, k]`, `label_logprobs` float16 `[A, k]`.
+    `tokens` int32 `[N]`, `lengths`, `text_starts` and `answer_starts` int32 `[C]`, `is_greedy` bool
+    `[C]`, `label_ids` int32 `[A, k]`, `label_logprobs` float16 `[A, k]`.
     """
 
     tokens: torch.Tensor
     lengths: torch.Tensor
+    text_starts: torch.Tensor
     answer_starts: torch.Tensor
     is_greedy: torch.Tensor
     label_ids: torch.Tensor
@@ -34,8 +35,8 @@ class Unit:
 
     @property
     def num_answer_tokens(self) -> int:
-        """A."""
-        return int(self.label_ids.shape[0])
+        """Those the target generated as answers."""
+        return int((self.lengths - self.answer_starts).sum())
 
 
 def make_unit(conversations: Sequence[Conversation], labels: Labels) -> Unit:
@@ -43,6 +44,7 @@ def make_unit(conversations: Sequence[Conversation], labels: Labels) -> Unit:
     return Unit(
         torch.tensor([t for one in conversations for t in one.tokens], dtype=torch.int32),
         torch.tensor([len(one.tokens) for one in conversations], dtype=torch.int32),
+        torch.tensor([one.text_start for one in conversations], dtype=torch.int32),
         torch.tensor([one.answer_start for one in conversations], dtype=torch.int32),
         torch.tensor([one.is_greedy for one in conversations], dtype=torch.bool),
         labels.token_ids,
