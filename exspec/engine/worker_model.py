@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -139,7 +139,8 @@ def _load(
     if settings.num_threads is not None or num_ranks > 1:
         share = max(1, torch.get_num_threads() // num_ranks)
         torch.set_num_threads(settings.num_threads or share)
-    loaded = load_model(_model_settings(settings, order, ranks))
+    wanted = _model_settings(settings, order.model, ranks)
+    loaded = load_model(replace(wanted, draft_weights=order.draft_weights))
     grammars = GrammarCompiler(loaded.tokenizer, loaded.facts)
     runner = ModelRunner(
         loaded,
@@ -160,10 +161,10 @@ def _load(
 
 
 def _model_settings(
-    settings: ModelWorkerSettings, order: ModelOrder, ranks: Ranks | None
+    settings: ModelWorkerSettings, model: str, ranks: Ranks | None
 ) -> ModelSettings:
     return ModelSettings(
-        model=order.model,
+        model=model,
         revision=settings.revision,
         gguf_file=settings.gguf_file,
         dtype=settings.dtype,
@@ -173,5 +174,4 @@ def _model_settings(
         max_model_len=settings.max_model_len,
         device_map=settings.device_map,
         ranks=ranks,
-        draft_weights=order.draft_weights,
     )
