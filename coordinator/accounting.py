@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from coordinator.measures import Leaving, Measures
+from exspec.core.acceptance import looked_up_among
 from exspec.core.cluster import Totals
 from exspec.core.ids import SequenceId
 from exspec.core.rounds import (
@@ -14,7 +15,9 @@ from exspec.core.rounds import (
     EntryStatus,
     PassTimings,
     VerifyBatch,
+    VerifyEntry,
     VerifyReply,
+    VerifyResult,
 )
 from exspec.runtime.clock import Clock
 
@@ -101,6 +104,8 @@ class Accounting:
         totals = self._totals
         passes = (*drafts, reply.timings)
         num_drafted = [len(entry.draft_tokens) for entry, _ in decided]
+        num_looked_up = sum(entry.num_looked_up for entry, _ in decided)
+        num_found = sum(num_looked_up_accepted(entry, result) for entry, result in decided)
         self._totals = replace(
             totals,
             num_generated_tokens=totals.num_generated_tokens + num_committed,
@@ -111,6 +116,8 @@ class Accounting:
             num_draft_tokens=totals.num_draft_tokens + sum(num_drafted),
             num_accepted_tokens=totals.num_accepted_tokens
             + sum(result.num_accepted for _, result in decided),
+            num_looked_up_tokens=totals.num_looked_up_tokens + num_looked_up,
+            num_accepted_looked_up_tokens=totals.num_accepted_looked_up_tokens + num_found,
             round_seconds=totals.round_seconds + now - started,
             draft_seconds=totals.draft_seconds + sum(t.forward_seconds for t in drafts),
             verify_seconds=totals.verify_seconds + reply.timings.forward_seconds,
@@ -120,3 +127,8 @@ class Accounting:
             + sum(t.total_seconds - t.forward_seconds - t.align_seconds for t in passes),
         )
         self.measures.note_round(self._totals)
+
+
+def num_looked_up_accepted(entry: VerifyEntry, result: VerifyResult) -> int:
+    """How many of the accepted drafts were looked up."""
+    return looked_up_among(result.num_accepted, len(entry.draft_tokens), entry.num_looked_up)

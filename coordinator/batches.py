@@ -30,19 +30,23 @@ def draft_batch(command: Draft, ledger: Ledger) -> DraftBatch:
 
 def verify_batch(command: Verify, ledger: Ledger) -> VerifyBatch:
     """What a target worker is sent; the drafts staged for it are used up."""
-    entries = tuple(
-        VerifyEntry(
-            order.key,
-            order.start,
-            ledger.tokens(order.key.sequence_id, order.start, order.end),
-            ledger.take_draft(order.key.sequence_id, order.num_draft_tokens),
-            order.is_prefill,
-            _rules(order, ledger),
-            ledger.scored_token(order.key.sequence_id, order.end) if order.is_prefill else None,
-        )
-        for order in command.orders
-    )
+    entries = tuple(_verify_entry(order, ledger) for order in command.orders)
     return VerifyBatch(command.batch_id, entries)
+
+
+def _verify_entry(order: VerifyOrder, ledger: Ledger) -> VerifyEntry:
+    sequence_id = order.key.sequence_id
+    drafts = ledger.take_draft(sequence_id, order.num_draft_tokens)
+    return VerifyEntry(
+        order.key,
+        order.start,
+        ledger.tokens(sequence_id, order.start, order.end),
+        drafts.tokens,
+        order.is_prefill,
+        _rules(order, ledger),
+        ledger.scored_token(sequence_id, order.end) if order.is_prefill else None,
+        drafts.num_looked_up,
+    )
 
 
 def _rules(order: DraftOrder | VerifyOrder, ledger: Ledger) -> ChoiceRules | None:

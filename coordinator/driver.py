@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 
 from coordinator import replies
-from coordinator.accounting import Accounting
+from coordinator.accounting import Accounting, num_looked_up_accepted
 from coordinator.batches import draft_batch, verify_batch
 from coordinator.flights import Flight, log_entry
-from coordinator.ledger import Ledger
+from coordinator.ledger import Drafts, Ledger
 from coordinator.links import Batch
 from coordinator.outside import Senders, Timing
 from coordinator.scheduler.commands import Command, Draft, Release, Verify
@@ -151,13 +151,15 @@ class Driver:
             if result.status is not EntryStatus.OK:
                 log_entry("draft", worker_id, result)
             elif self.scheduler.awaits_draft(sequence_id, reply.batch_id):
-                self.ledger.stage_draft(sequence_id, result.draft_tokens)
+                drafts = Drafts(result.draft_tokens, result.num_looked_up)
+                self.ledger.stage_draft(sequence_id, drafts)
             outcomes.append(
                 DraftOutcome(
                     sequence_id,
                     result.status,
                     len(result.draft_tokens),
                     replies.believed_length(result),
+                    result.num_looked_up,
                 )
             )
         cost = self._cost(flight, reply.timings)
@@ -199,6 +201,9 @@ class Driver:
             return VerifyOutcome(sequence_id, result.status, 0, replies.believed_length(result))
         if result.bonus_token is None or sequence_id not in self.ledger:
             return VerifyOutcome(sequence_id, result.status, 0, result.kv_length)
+        self.ledger.note_looked_up(
+            sequence_id, entry.num_looked_up, num_looked_up_accepted(entry, result)
+        )
         commit = self.ledger.commit(
             sequence_id,
             entry.draft_tokens,

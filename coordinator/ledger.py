@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from coordinator.output import Output, SequenceSpec
 from coordinator.prompt_logprobs import PromptLogprobs
 from coordinator.tally import Tally
-from exspec.core.acceptance import FinishReason
+from exspec.core.acceptance import FinishReason, looked_up_among
 from exspec.core.choosing import ChoiceRules, TokenLogprobs
 from exspec.core.errors import ExspecError
 from exspec.core.generation import Completed, Delta, Event, Failed, Usage
@@ -21,6 +21,19 @@ from exspec.runtime.clock import Clock
 
 Sink = Callable[[Event | Failed], None]
 """Where a sequence's events go; the last one is Completed or Failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """Proposals of a draft worker; the last `num_looked_up` of them were looked up."""
+
+    tokens: tuple[int, ...] = ()
+    num_looked_up: int = 0
+
+    def first(self, num_tokens: int) -> Drafts:
+        """The first of them."""
+        taken = self.tokens[:num_tokens]
+        return Drafts(taken, looked_up_among(len(taken), len(self.tokens), self.num_looked_up))
 
 
 @dataclass(slots=True)
@@ -34,7 +47,7 @@ class _Sequence:
     """What a worker has to hear now."""
     prompt_logprobs: PromptLogprobs | None
     """None: they are not wanted, or were delivered."""
-    staged: tuple[int, ...] = ()
+    staged: Drafts = Drafts()
 
     @property
     def num_generated_tokens(self) -> int:
@@ -122,16 +135,16 @@ class Ledger:
         else:
             sequence.tally.note_drafts(num_tokens)
 
-    def stage_draft(self, sequence_id: SequenceId, draft_tokens: Sequence[int]) -> None:
+    def stage_draft(self, sequence_id: SequenceId, drafts: Drafts) -> None:
         """Keep proposals for the sequence's next verify; ignored once it ended."""
         sequence = self._sequences.get(sequence_id)
         if sequence is not None:
-            sequence.staged = tuple(draft_tokens)
+            sequence.staged = drafts
 
-    def take_draft(self, sequence_id: SequenceId, num_tokens: int) -> tuple[int, ...]:
+    def take_draft(self, sequence_id: SequenceId, num_tokens: int) -> Drafts:
         """The first `num_tokens` staged proposals; the rest is dropped."""
         sequence = self._sequences[sequence_id]
-        taken, sequence.staged = sequence.staged[:num_tokens], ()
+        taken, sequence.staged = sequence.staged.first(num_tokens), Drafts()
         return taken
 
     def note_prompt_logprobs(
@@ -153,6 +166,10 @@ class Ledger:
         if scores is not None and (position := scores.first_missing) is not None:
             return f"logprobs of the prompt from position {position} on"
         return ""
+
+    def note_looked_up(self, sequence_id: SequenceId, num_drafted: int, num_accepted: int) -> None:
+        """Of a round about to be committed: drafts that were looked up, and the accepted ones."""
+        self._sequences[sequence_id].tally.note_looked_up(num_drafted, num_accepted)
 
     def commit(
         self,

@@ -87,6 +87,14 @@ ROW_ROUNDS = counter("exspec_spec_row_rounds", "Rows of rounds that something wa
 PLAIN_ROW_ROUNDS = counter("exspec_spec_plain_row_rounds", "Rows of rounds without draft tokens.")
 DRAFT_TOKENS = counter("exspec_spec_draft_tokens", "Draft tokens verified.")
 ACCEPTED_TOKENS = counter("exspec_spec_accepted_tokens", "Draft tokens accepted.")
+LOOKED_UP_TOKENS = counter(
+    "exspec_spec_looked_up_tokens",
+    "Draft tokens verified that were looked up in the prompt or the answer so far; the others are "
+    "a draft model's.",
+)
+ACCEPTED_LOOKED_UP_TOKENS = counter(
+    "exspec_spec_accepted_looked_up_tokens", "Looked-up draft tokens accepted."
+)
 DRAFTED_AT = counter(
     "exspec_spec_draft_tokens_per_pos",
     "Draft tokens verified, by their place in the draft.",
@@ -129,7 +137,8 @@ MEASURED = gauge(
 METRICS = (
     *(BUILD, READY, WORKERS, HEARTBEAT, MAX_WAITING, WAITING, RUNNING, REQUESTS, FAILURES),
     *(SUCCESSES, PROMPT_TOKENS, GENERATION_TOKENS, FIRST_TOKEN, OUTPUT_TOKEN, LATENCY, QUEUE_TIME),
-    *(ROUNDS, ROW_ROUNDS, PLAIN_ROW_ROUNDS, DRAFT_TOKENS, ACCEPTED_TOKENS, DRAFTED_AT, ACCEPTED_AT),
+    *(ROUNDS, ROW_ROUNDS, PLAIN_ROW_ROUNDS, DRAFT_TOKENS, ACCEPTED_TOKENS),
+    *(LOOKED_UP_TOKENS, ACCEPTED_LOOKED_UP_TOKENS, DRAFTED_AT, ACCEPTED_AT),
     *(
         WASTED_TOKENS,
         ROUND_SECONDS,
@@ -200,6 +209,8 @@ def _speculation(pool: PoolFigures) -> Iterator[Sample]:
     yield Sample(PLAIN_ROW_ROUNDS, model, totals.num_plain_row_rounds)
     yield Sample(DRAFT_TOKENS, model, totals.num_draft_tokens)
     yield Sample(ACCEPTED_TOKENS, model, totals.num_accepted_tokens)
+    yield Sample(LOOKED_UP_TOKENS, model, totals.num_looked_up_tokens)
+    yield Sample(ACCEPTED_LOOKED_UP_TOKENS, model, totals.num_accepted_looked_up_tokens)
     yield from per_position(DRAFTED_AT, model, measured.drafted_per_position)
     yield from per_position(ACCEPTED_AT, model, measured.accepted_per_position)
     yield Sample(WASTED_TOKENS, model, measured.num_wasted_tokens)

@@ -43,6 +43,7 @@ def progress(pool: PoolStatus, since: Totals, seconds: float) -> str | None:
         "model": pool.name,
         "acceptance_length": f"{since.acceptance_length:.2f}",
         "acceptance_rate": f"{since.num_accepted_tokens / drafted if drafted else 0.0:.3f}",
+        "looked_up": f"{since.num_looked_up_tokens / drafted if drafted else 0.0:.3f}",
         "draft_tokens_per_row": f"{since.mean_draft_tokens:.2f}",
         "tokens_per_second": f"{since.num_generated_tokens / seconds if seconds > 0 else 0.0:.1f}",
         "running": pool.num_running,

@@ -41,6 +41,10 @@ def check_draft(batch: DraftBatch, reply: DraftReply) -> None:
         num_allowed = entry.num_draft_tokens if result.status is EntryStatus.OK else 0
         if len(result.draft_tokens) > num_allowed:
             raise ProtocolError(f"{len(result.draft_tokens)} draft tokens, {num_allowed} may be")
+        if not 0 <= result.num_looked_up <= len(result.draft_tokens):
+            raise ProtocolError(
+                f"{result.num_looked_up} of {len(result.draft_tokens)} draft tokens looked up"
+            )
         _check_length(entry, result, entry.end)
 
 

@@ -29,6 +29,8 @@ class Tally:
         """Rounds by their number of drafts."""
         self._accepted = Counter[int]()
         """Rounds by how many of those were accepted."""
+        self._num_looked_up = 0
+        self._num_accepted_looked_up = 0
 
     def note_started(self) -> None:
         """An order goes out; the first one counts."""
@@ -47,6 +49,11 @@ class Tally:
         self._accepted[num_accepted] += 1
         self._num_useful += min(num_accepted, num_committed)
 
+    def note_looked_up(self, num_drafted: int, num_accepted: int) -> None:
+        """So many of a round's drafts, and of those that were accepted, were looked up."""
+        self._num_looked_up += num_drafted
+        self._num_accepted_looked_up += num_accepted
+
     @property
     def num_wasted(self) -> int:
         """Proposals that came and were not committed: rejected, cut off, too late, or lost."""
@@ -63,6 +70,8 @@ class Tally:
             num_accepted_per_position=_padded(
                 reaching(self._accepted), max(self._drafted, default=0)
             ),
+            num_looked_up_tokens=self._num_looked_up,
+            num_accepted_looked_up_tokens=self._num_accepted_looked_up,
         )
 
     def timings(self) -> RequestTimings:

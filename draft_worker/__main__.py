@@ -129,7 +129,12 @@ class DraftRole:
         from exspec.engine.worker_model import load_worker_model
 
         _loaded, self._runner = load_worker_model(settings, _order(settings, self._place))
-        return ModelProposer(self._runner, SampleMethod(settings.draft_sample_method))
+        model = ModelProposer(self._runner, SampleMethod(settings.draft_sample_method))
+        if settings.lookup == "off" or settings.draft_ahead:
+            return model
+        from draft_worker.beside_proposer import BesideProposer
+
+        return BesideProposer(model, longest=settings.ngram_max, shortest=settings.ngram_min)
 
 
 def _order(settings: DraftSettings, place: RankPlace | None) -> ModelOrder:
@@ -140,6 +145,7 @@ def _order(settings: DraftSettings, place: RankPlace | None) -> ModelOrder:
         settings.model,
         settings.max_num_seqs,
         place,
+        settings.draft_vocab,
         draft_weights=settings.draft_weights,
     )
 

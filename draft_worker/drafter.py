@@ -154,7 +154,8 @@ class Drafter:
         if not entry.num_draft_tokens:
             return self._fed(entry)
         num_held = len(row.log) + proposals.num_fed[index] if is_fed else row.feed.start
-        return self._answer(entry, row, proposals.tokens[index], num_held)
+        num_looked_up = proposals.num_looked_up_of(index)
+        return self._answer(entry, row, proposals.tokens[index], num_held, num_looked_up)
 
     def _fed(self, entry: DraftEntry) -> DraftResult:
         result = DraftResult(entry.key, EntryStatus.OK, entry.end)
@@ -162,12 +163,19 @@ class Drafter:
         return result
 
     def _answer(
-        self, entry: DraftEntry, row: ProposalRow, new_tokens: tuple[int, ...], num_held: int
+        self,
+        entry: DraftEntry,
+        row: ProposalRow,
+        new_tokens: tuple[int, ...],
+        num_held: int,
+        num_looked_up: int = 0,
     ) -> DraftResult:
         """Propose what was known beyond the entry's log, then the new tokens."""
         known = (*row.log, *new_tokens)
         tokens = known[entry.end : entry.end + entry.num_draft_tokens]
-        result = DraftResult(entry.key, EntryStatus.OK, entry.end, tokens)
+        result = DraftResult(
+            entry.key, EntryStatus.OK, entry.end, tokens, num_looked_up=num_looked_up
+        )
         # Without drafting ahead the last proposal is never held, and so it is with it: the session
         # does not depend on what was done between batches.
         num_recorded = max(0, min(num_held - entry.end, len(tokens) - 1))

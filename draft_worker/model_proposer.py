@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from draft_worker.proposer import ProposalRow, Proposals
@@ -15,6 +17,22 @@ if TYPE_CHECKING:
     from exspec.engine.choosing.choosing import Choosing
 
 logger = logging.getLogger(__name__)
+
+Tail = Callable[[ProposalRow, Sequence[int]], tuple[int, ...]]
+"""What to end a row's proposal with, after the tokens drafted so far; empty: it goes on."""
+
+
+def no_tail(row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG001
+    """The model alone."""
+    return ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A row's proposal while it is made."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    tail: tuple[int, ...] = ()
 
 
 class ModelProposer:
@@ -51,41 +69,47 @@ class ModelProposer:
             self._told.add(field)
             logger.warning("draft.rules_not_followed field=%s reason=%.200s", field, error)
 
-    def propose(self, rows: list[ProposalRow]) -> Proposals:
+    def propose(self, rows: list[ProposalRow], tail: Tail = no_tail) -> Proposals:
         """The first pass feeds what the rows lack; every later one feeds the token before.
 
         A row ends early at a token the model gives no finite numbers for, or where its rules leave
-        no token.
+        no token; or with what `tail` gives it before a later pass.
         """
-        drafted: list[list[int]] = [[] for _ in rows]
+        drafts = [_Draft() for _ in rows]
         failed = set[int]()
         align_seconds = forward_seconds = 0.0
         num_moved_rows = 0
         for step in range(max(1, *(row.num_draft_tokens for row in rows))):
-            active = [i for i, row in enumerate(rows) if _takes_part(row, drafted[i], step)]
+            active = [i for i, row in enumerate(rows) if _takes_part(row, drafts[i], step, tail)]
             if not active:
                 break
-            output = self._runner.forward([_row_input(rows[i], drafted[i]) for i in active])
+            output = self._runner.forward([_row_input(rows[i], drafts[i].tokens) for i in active])
             for place, (i, choices) in enumerate(zip(active, output.choices, strict=True)):
-                drafted[i] += choices
+                drafts[i].tokens += choices
                 if not step and place in output.failed_rows:
                     failed.add(i)
             align_seconds += output.align_seconds
             forward_seconds += output.forward_seconds
             num_moved_rows += output.num_moved_rows
         return Proposals(
-            tokens=tuple(tuple(tokens) for tokens in drafted),
-            num_fed=tuple(max(0, len(tokens) - 1) for tokens in drafted),
+            tokens=tuple((*draft.tokens, *draft.tail) for draft in drafts),
+            num_fed=tuple(max(0, len(draft.tokens) - 1) for draft in drafts),
             align_seconds=align_seconds,
             forward_seconds=forward_seconds,
             num_moved_rows=num_moved_rows,
             failed_rows=frozenset(failed),
+            num_looked_up=tuple(len(draft.tail) for draft in drafts),
         )
 
 
-def _takes_part(row: ProposalRow, drafted: list[int], step: int) -> bool:
-    """All rows are fed; those that got a token in every pass and want more go on."""
-    return step == 0 or (row.num_draft_tokens > step and len(drafted) == step)
+def _takes_part(row: ProposalRow, draft: _Draft, step: int, tail: Tail) -> bool:
+    """All rows are fed; those that got a token in every pass, want more and have no tail go on."""
+    if step == 0:
+        return True
+    if len(draft.tokens) != step or row.num_draft_tokens <= step or draft.tail:
+        return False
+    draft.tail = tail(row, draft.tokens)
+    return not draft.tail
 
 
 def _row_input(row: ProposalRow, drafted: list[int]) -> RowInput:

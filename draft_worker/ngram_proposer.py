@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from draft_worker.proposer import ProposalRow, Proposals
 from exspec.core.choosing import ChoiceRules
+from exspec.core.lookup import NgramIndex
 
 NGRAM_CAPACITY = 1 << 20
 NGRAM_VOCAB_SIZE = 1 << 32
@@ -21,33 +22,27 @@ class NgramProposer:
         self.capacity = NGRAM_CAPACITY
         self.vocab_size = NGRAM_VOCAB_SIZE
         self._longest = longest
-        self._shortest = min(shortest, longest)
+        self._shortest = shortest
+        self._indices: dict[int, NgramIndex] = {}
+        """By slot."""
 
     def release(self, slot: int) -> None:
-        """Nothing is kept besides the log itself."""
+        """Forget a slot's log."""
+        self._indices.pop(slot, None)
 
     def open_choosing(self, rules: ChoiceRules) -> None:
         """What occurred before is proposed, whatever the rules."""
 
     def propose(self, rows: list[ProposalRow]) -> Proposals:
         """Rows whose last tokens did not occur before get no proposals."""
-        tokens = tuple(self._look_up(row.log, row.num_draft_tokens) for row in rows)
-        return Proposals(tokens=tokens, num_fed=(0,) * len(rows))
+        tokens = tuple(self._look_up(row) for row in rows)
+        num_looked_up = tuple(len(found) for found in tokens)
+        return Proposals(tokens, num_fed=(0,) * len(rows), num_looked_up=num_looked_up)
 
-    def _look_up(self, log: tuple[int, ...], num_draft_tokens: int) -> tuple[int, ...]:
-        for size in range(self._longest, self._shortest - 1, -1):
-            end = _last_occurrence(log, size)
-            if end is not None:
-                return log[end : end + num_draft_tokens]
-        return ()
-
-
-def _last_occurrence(log: tuple[int, ...], size: int) -> int | None:
-    """Where the latest earlier occurrence of the last `size` tokens ends, or None."""
-    if len(log) <= size:
-        return None
-    pattern = log[-size:]
-    for end in range(len(log) - 1, size - 1, -1):
-        if log[end - 1] == pattern[-1] and log[end - size : end] == pattern:
-            return end
-    return None
+    def _look_up(self, row: ProposalRow) -> tuple[int, ...]:
+        index = self._indices.get(row.feed.slot)
+        if index is None:
+            index = self._indices[row.feed.slot] = NgramIndex(self._longest, self._shortest)
+        index.follow(row.log)
+        found = index.look_up(row.num_draft_tokens)
+        return () if found is None else found.tokens

@@ -28,7 +28,9 @@ class ProposalRow:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """One list per row. The last proposed token of a row was not fed; `num_fed` counts the rest.
+    """One list per row. Of a row's proposed tokens the first `num_fed` were fed, never the last.
+
+    The last `num_looked_up` of them were looked up and not the model's; empty: none of any row.
 
     A row may get fewer than it wanted, or none: its rules leave no token, or there are no finite
     numbers. Of `failed_rows` not even `feed.tokens` could be fed: what was held before still is.
@@ -40,6 +42,11 @@ class Proposals:
     forward_seconds: float = 0.0
     num_moved_rows: int = 0
     failed_rows: frozenset[int] = frozenset()
+    num_looked_up: tuple[int, ...] = ()
+
+    def num_looked_up_of(self, index: int) -> int:
+        """Of one row."""
+        return self.num_looked_up[index] if self.num_looked_up else 0
 
 
 class Proposer(Protocol):

@@ -32,12 +32,14 @@ class DraftSettings(ModelWorkerSettings):
         description="Served name of the target model to draft for; empty: whichever it fits, the "
         "one with the fewest draft workers first.",
     )
-    ngram_max: int = Field(
-        4, ge=1, le=16, description="Longest run of tokens the n-gram draft looks up."
+    lookup: Literal["beside", "off"] = Field(
+        "beside",
+        description="Look tokens up in the prompt and the answer so far beside a draft model: per "
+        "row and round, whichever is expected to be accepted longer is proposed, or the model's "
+        "tokens and a looked-up tail. off: the model alone, as always with --draft-ahead.",
     )
-    ngram_min: int = Field(
-        2, ge=1, le=16, description="Shortest run of tokens the n-gram draft looks up."
-    )
+    ngram_max: int = Field(4, ge=1, le=16, description="Longest run of tokens that is looked up.")
+    ngram_min: int = Field(1, ge=1, le=16, description="Shortest run of tokens that is looked up.")
     draft_ahead: int = Field(
         0,
         ge=0,
@@ -54,6 +56,15 @@ class DraftSettings(ModelWorkerSettings):
         "will draw with, so that drafts are accepted about as often as greedy ones; greedy takes "
         "the likeliest token, and is accepted the less the higher the temperature. The output is "
         "the same. The n-gram draft looks tokens up either way.",
+    )
+
+    draft_vocab: str = Field(
+        "",
+        max_length=4096,
+        description="Tokens the draft chooses among, which makes it cheaper and never changes the "
+        "output: a JSON file (a list of token ids, or an object with such a list as token_ids), a "
+        "number N (special tokens, and the likeliest as the tokenizer tells), or all; empty: what "
+        " the model brings in draft_vocab.json. Not for ngram.",
     )
 
     draft_weights: Literal["auto", "int8", "bfloat16", "full", "modules"] = Field(
@@ -76,4 +87,13 @@ class DraftSettings(ModelWorkerSettings):
     def _needs_a_model(cls, value: int, values: ValidationInfo) -> int:
         if value and values.data.get("model") == NGRAM:
             raise ValueError("the n-gram draft does not draft ahead")
+        return value
+
+    @field_validator("draft_vocab")
+    @classmethod
+    def _at_least_one_token(cls, value: str, values: ValidationInfo) -> str:
+        if value and values.data.get("model") == NGRAM:
+            raise ValueError("the n-gram draft has no vocabulary to cut")
+        if value.lstrip("+-").isdecimal() and int(value) < 1:
+            raise ValueError("at least 1 token is needed")
         return value

@@ -65,6 +65,7 @@ def check_draft_outcomes(batch: Batch, outcomes: Sequence[DraftOutcome]) -> None
             continue  # it left this worker meanwhile
         _require(0 <= outcome.num_drafted <= order.num_draft_tokens, outcome)
         _require(outcome.status is EntryStatus.OK or outcome.num_drafted == 0, outcome)
+        _require(0 <= outcome.num_looked_up <= outcome.num_drafted, outcome)
         _require(outcome.kv_length >= 0, outcome)
         if outcome.status is EntryStatus.OK:
             _require(outcome.kv_length <= row.length, outcome)

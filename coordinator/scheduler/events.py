@@ -97,13 +97,15 @@ class SequenceCancelled:
 class DraftOutcome:
     """One row of a draft reply. `num_drafted` tokens were staged for the next verify.
 
-    `kv_length`: tokens of the committed log that the draft worker holds now.
+    `kv_length`: tokens of the committed log that the draft worker holds now. `num_looked_up` of
+    the tokens took no pass of a model.
     """
 
     sequence_id: SequenceId
     status: EntryStatus
     num_drafted: int
     kv_length: int
+    num_looked_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,8 @@ class Outlook:
             if number and one.draft is worker
         ]
         proposed, fed = sum(number for number, _ in own), sum(lag for _, lag in own)
-        return Forecast(arm, verify, worker, (1.0, num_drafts, proposed, fed))
+        share = self._costs.made_share(worker)
+        return Forecast(arm, verify, worker, (1.0, share * num_drafts, share * proposed, fed))
 
     def verify_features(self, num_drafts: int) -> tuple[float, ...]:
         """One, rows, tokens fed, context."""
@@ -110,7 +111,8 @@ class Outlook:
     def draft_features(self, worker: Worker, num_drafts: int) -> tuple[float, ...]:
         """One, passes, tokens proposed, tokens fed: what is usual, two a row."""
         num_rows = self._num_drafting[worker]
-        return usual_draft_features(num_rows, num_drafts, num_drafts * num_rows)
+        num_made = num_drafts * self._costs.made_share(worker)
+        return usual_draft_features(num_rows, num_made, num_made * num_rows)
 
 
 def _worthwhile(level: int, most: int, price: float) -> int:

@@ -35,6 +35,8 @@ class WorkerCosts:
     """How much longer a pass takes while the other role computes too."""
     usual_draft: Mean = field(default_factory=lambda: Mean(0.1))
     """Seconds of a draft worker's batches that propose something."""
+    made_share: Mean = field(default_factory=lambda: Mean(0.05, start=1.0))
+    """What of the tokens asked for a draft worker's model makes; the others are looked up."""
 
     @property
     def is_known(self) -> bool:
@@ -60,9 +62,10 @@ class PassCosts:
             features, cost.busy_seconds / (known.crowding.value if batch.is_overlapped else 1.0)
         )
 
-    def note_usual_draft(self, worker: Worker, cost: PassCost) -> None:
-        """A batch that proposed something was answered."""
+    def note_usual_draft(self, worker: Worker, made_share: float, cost: PassCost) -> None:
+        """A batch that proposed something was answered; a model made that share of it."""
         self._of(worker).usual_draft.update(cost.busy_seconds)
+        self._of(worker).made_share.update(made_share)
 
     def forget(self, worker: Worker) -> None:
         """A worker left."""
@@ -83,6 +86,10 @@ class PassCosts:
     def usual_draft_seconds(self, worker: Worker) -> float:
         """What a batch that proposes something takes a draft worker; 0 before the first."""
         return self._of(worker).usual_draft.value
+
+    def made_share(self, worker: Worker) -> float:
+        """What of the tokens asked for its model makes; 1 before the first."""
+        return self._of(worker).made_share.value
 
     def marginal_seconds(self, worker: Worker, feature: int) -> float:
         """What one more unit of a feature adds to a pass."""
@@ -113,9 +120,15 @@ def usual_draft_features(
     return (1.0, num_steps, num_proposed, 2.0 * num_rows)
 
 
-def draft_features(orders: Sequence[DraftOrder]) -> tuple[float, ...]:
-    """One, passes, tokens proposed, tokens fed before the first proposal."""
-    steps = max((order.num_draft_tokens for order in orders), default=0)
-    proposed = sum(order.num_draft_tokens for order in orders)
+def draft_features(
+    orders: Sequence[DraftOrder], num_looked_up: Sequence[int] = ()
+) -> tuple[float, ...]:
+    """One, passes, tokens proposed, tokens fed before the first proposal.
+
+    `num_looked_up` of each order's tokens took no pass; empty: none of any.
+    """
+    asked = [order.num_draft_tokens for order in orders]
+    made = [n - free for n, free in zip(asked, num_looked_up or [0] * len(asked), strict=True)]
+    steps = max((n if wanted else 1 for n, wanted in zip(made, asked, strict=True)), default=1)
     fed = sum(order.end - order.start for order in orders)
-    return (1.0, float(max(steps, 1)), float(proposed), float(fed))
+    return (1.0, float(steps), float(sum(made)), float(fed))

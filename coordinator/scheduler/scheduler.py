@@ -215,7 +215,8 @@ class Scheduler:
     def _note_draft_cost(self, batch: Batch, event: DraftCompleted) -> None:
         if event.cost is None:
             return
-        self._costs.note_draft(batch, event.cost)
+        num_looked_up = [outcome.num_looked_up for outcome in event.outcomes]
+        self._costs.note_draft(batch, num_looked_up, event.cost)
         for row in batch.rows:
             if row.group is not None and row.awaits(batch):
                 self.state.note_draft_time(row.group, event.cost.elapsed_seconds)

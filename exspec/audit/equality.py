@@ -156,4 +156,6 @@ def _sum(stats: Sequence[SpeculationStats]) -> SpeculationStats:
         sum(one.num_rounds for one in stats),
         sum(one.num_draft_tokens for one in stats),
         sum(one.num_accepted_tokens for one in stats),
+        num_looked_up_tokens=sum(one.num_looked_up_tokens for one in stats),
+        num_accepted_looked_up_tokens=sum(one.num_accepted_looked_up_tokens for one in stats),
     )

@@ -94,6 +94,8 @@ class LoadOutcome:
             sum(one.num_wasted_tokens for one in stats),
             _sums(one.num_drafts_per_position for one in stats),
             _sums(one.num_accepted_per_position for one in stats),
+            sum(one.num_looked_up_tokens for one in stats),
+            sum(one.num_accepted_looked_up_tokens for one in stats),
         )
 
     def raise_first_error(self) -> None:

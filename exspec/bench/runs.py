@@ -47,7 +47,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What is sent to a cluster. Stop tokens are ignored, so that the work is the same for all.
+    """What is sent to a cluster. If stop tokens are ignored every request has `max_tokens` tokens.
 
     `num_in_flight` None: all requests are sent at once, so that the queue is the coordinator's.
     """
@@ -55,12 +55,13 @@ class RunPlan:
     max_tokens: int
     num_in_flight: int | None = None
     request_seconds: float = REQUEST_SECONDS
+    ignore_eos: bool = True
 
     def load(self, max_tokens: int, num_prompts: int) -> LoadPlan:
         """How that many prompts are sent."""
         options: GenerateOptions = {
             "max_tokens": max_tokens,
-            "ignore_eos": True,
+            "ignore_eos": self.ignore_eos,
             "timeout": self.request_seconds,
         }
         return LoadPlan(self.num_in_flight or num_prompts, options)

@@ -13,7 +13,7 @@ import typer
 from exspec.cli.bench import Dataset, DraftModel, JsonTo, Model
 from exspec.cli.bench_runs import Comparison, Telling, Wish, check_plot_path, compare, tokenize
 from exspec.cli.common import tells_errors
-from exspec.cli.options import KvLayout, NumThreads
+from exspec.cli.options import DraftVocab, KvLayout, LookupMode, NumThreads
 
 BatchSizes = Annotated[str, typer.Option(help="Most rows verified at once, with commas.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of every request.")]
@@ -60,6 +60,10 @@ def policies(
         int, typer.Option(min=1, help="Requests of every run; prompts repeat when they run out.")
     ] = 60,
     max_tokens: MaxTokens = 64,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option(help="Go on behind the end of an answer, so that all requests are as long."),
+    ] = True,
     in_flight: InFlight = None,
     repeats: Repeats = 1,
     dataset: Dataset = "builtin",
@@ -67,6 +71,8 @@ def policies(
     kv_layout: KvLayout = "slots",
     model: Model = "smollm2-135m-instruct",
     draft_model: DraftModel = "smollm2-draft",
+    lookup: LookupMode = None,
+    draft_vocab: DraftVocab = None,
     num_threads: NumThreads = None,
     request_timeout: RequestTimeout = 900.0,
     json_to: JsonTo = None,
@@ -84,7 +90,7 @@ def policies(
 
     wish = Wish(
         dataset, num_prompts, max_tokens, max_prompt_tokens, in_flight, repeats, request_timeout,
-        kv_layout, model, draft_model, num_threads,
+        kv_layout, model, draft_model, num_threads, lookup, draft_vocab, ignore_eos,
     )  # fmt: skip
     names, sizes = policies_of(policies), numbers_of("batch_sizes", batch_sizes)
     configurations = bench.configurations_of(
@@ -125,6 +131,8 @@ def grouping(
     kv_layout: KvLayout = "padded",
     model: Model = "smollm2-135m-instruct",
     draft_model: DraftModel = "smollm2-draft",
+    lookup: LookupMode = None,
+    draft_vocab: DraftVocab = None,
     num_threads: NumThreads = None,
     request_timeout: RequestTimeout = 900.0,
     json_to: JsonTo = None,
@@ -141,7 +149,7 @@ def grouping(
 
     wish = Wish(
         dataset, num_prompts, max_tokens, max_prompt_tokens, in_flight, repeats, request_timeout,
-        kv_layout, model, draft_model, num_threads,
+        kv_layout, model, draft_model, num_threads, lookup, draft_vocab,
     )  # fmt: skip
     sizes = numbers_of("batch_sizes", batch_sizes)
     configurations = bench.configurations_of(policies_of(policies), sizes, num_speculative_tokens)

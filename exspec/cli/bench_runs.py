@@ -43,12 +43,15 @@ class Wish:
     model: str
     draft_model: str
     num_threads: int | None
+    lookup: str | None = None
+    draft_vocab: str | None = None
+    ignore_eos: bool = True
 
     def run_plan(self) -> RunPlan:
         """What is sent to every cluster."""
         from exspec.bench.runs import RunPlan
 
-        return RunPlan(self.max_tokens, self.num_in_flight, self.request_seconds)
+        return RunPlan(self.max_tokens, self.num_in_flight, self.request_seconds, self.ignore_eos)
 
     def cluster(self) -> ClusterPlan:
         """What all clusters have in common."""
@@ -57,6 +60,8 @@ class Wish:
         return ClusterPlan(
             model=self.model,
             draft_model=self.draft_model,
+            draft_vocab=self.draft_vocab,
+            lookup=self.lookup,
             max_model_len=self.max_prompt_tokens + self.max_tokens,
             kv_layout=self.kv_layout,
             num_threads=self.num_threads,
@@ -171,7 +176,7 @@ def _measure(comparison: Comparison, telling: Telling, runs: Runs) -> None:
         def measure(one: Configuration) -> RunSample:
             prompts = comparison.prompts[one.prompt_set]
             progress.reset(requests, total=len(prompts), description=one.name)
-            with LocalCluster(comparison.cluster_of(one)) as cluster, _names_the_dead(cluster):
+            with LocalCluster(comparison.cluster_of(one)) as cluster, names_the_dead(cluster):
                 return measure_run(
                     cluster.address,
                     prompts,
@@ -190,7 +195,7 @@ def _measure(comparison: Comparison, telling: Telling, runs: Runs) -> None:
 
 
 @contextlib.contextmanager
-def _names_the_dead(cluster: LocalCluster) -> Iterator[None]:
+def names_the_dead(cluster: LocalCluster) -> Iterator[None]:
     """A request that fails because a process has ended fails with that process's last words."""
     try:
         yield

@@ -23,6 +23,7 @@ from exspec.cli.bench import (
     write_json,
 )
 from exspec.cli.common import EXIT_FAILED, tells_errors
+from exspec.cli.options import DraftVocab, LookupMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,8 @@ def sampling(
     dataset: Dataset = "builtin",
     model: Model = "smollm2-135m-instruct",
     draft_model: DraftModel = "smollm2-draft",
+    lookup: LookupMode = None,
+    draft_vocab: DraftVocab = None,
     json_to: JsonTo = None,
 ) -> None:
     """Accepted drafts by temperature and top-p: drafts with the target's noise against argmax.
@@ -69,6 +72,8 @@ def sampling(
     cluster = ClusterPlan(
         model=model,
         draft_model=draft_model,
+        lookup=lookup,
+        draft_vocab=draft_vocab,
         batch_size=batch_size,
         max_model_len=max_prompt_tokens + max_tokens,
         num_speculative_tokens=num_speculative_tokens,

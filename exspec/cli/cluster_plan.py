@@ -50,6 +50,8 @@ class ClusterPlan:
     num_speculative_tokens: int | str | None = None
     generation_config: str | None = NO_ADVICE
     draft_sample_method: str | None = None
+    draft_vocab: str | None = None
+    lookup: str | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     kv_layout: str = "slots"
@@ -99,6 +101,8 @@ class ClusterPlan:
             "--device": self.device,
             "--num-threads": self._threads(self.num_targets if is_target else self.num_drafts),
             "--draft-sample-method": None if is_target else self.draft_sample_method,
+            "--draft-vocab": None if is_target else self.draft_vocab,
+            "--lookup": None if is_target else self.lookup,
             **self._service_flags(port_file),
         }
         own_flags = self.target_flags if is_target else self.draft_flags

@@ -26,6 +26,10 @@ def figures(result: GenerationResult) -> str:
         f"first after {timings.time_to_first_token_seconds:.2f} s" if timings.total_seconds else "",
         f"{speculation.num_rounds} rounds",
         f"acceptance length {speculation.acceptance_length:.2f}",
+        f"{speculation.num_accepted_looked_up_tokens} of {speculation.num_accepted_tokens} "
+        "accepted tokens looked up"
+        if speculation.num_looked_up_tokens
+        else "",
         f"ended by {result.finish_reason.value}",
         f"seed {result.seed}" if result.seed else "",
     ]
@@ -43,6 +47,8 @@ def as_json(result: GenerationResult) -> dict[str, object]:
             **asdict(speculation),
             "acceptance_length": speculation.acceptance_length,
             "acceptance_rate": speculation.acceptance_rate,
+            "num_model_tokens": speculation.num_model_tokens,
+            "num_accepted_model_tokens": speculation.num_accepted_model_tokens,
         },
         "timings": {
             **asdict(timings),

@@ -7,12 +7,14 @@ import typer
 from exspec.cli.audit import app as audit_app
 from exspec.cli.bench import app as bench_app
 from exspec.cli.bench_draft_cost import draft_cost
+from exspec.cli.bench_drafts import drafts
 from exspec.cli.bench_policies import grouping, policies
 from exspec.cli.bench_sampling import choosing_cost, sampling
 from exspec.cli.bench_simulate import simulate
 from exspec.cli.bench_targets import targets
 from exspec.cli.certs import certs
 from exspec.cli.demo import demo
+from exspec.cli.distill import distill
 from exspec.cli.doctor import doctor
 from exspec.cli.drain import drain
 from exspec.cli.generate import generate
@@ -42,11 +44,13 @@ app.command()(doctor)
 app.command()(certs)
 app.add_typer(keys_app, name="keys")
 app.command()(demo)
+app.command()(distill)
 app.add_typer(audit_app, name="audit")
 bench_app.command()(simulate)
 bench_app.command()(policies)
 bench_app.command()(grouping)
 bench_app.command()(targets)
+bench_app.command()(drafts)
 bench_app.command()(sampling)
 bench_app.command("draft-cost")(draft_cost)
 bench_app.command("choosing-cost")(choosing_cost)

@@ -54,6 +54,21 @@ DraftSampleMethod = Annotated[
         "likeliest. Default: the draft worker's, shared."
     ),
 ]
+DraftVocab = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|N|all",
+        help="Tokens the draft chooses among: a JSON list of token ids, the N likeliest, or all. "
+        "Default: what the draft brings in draft_vocab.json, else all.",
+    ),
+]
+LookupMode = Annotated[
+    Literal["beside", "off"] | None,
+    typer.Option(
+        help="Whether a draft model is helped by looking tokens up in the prompt and the answer so "
+        "far. Default: the draft worker's, beside."
+    ),
+]
 MaxNumSeqs = Annotated[
     int | None,
     typer.Option(

@@ -168,6 +168,9 @@ def _totals(state: ClusterStatus) -> Table:
         f"{totals.grouping_rate:.1%} grouped",
         "acceptance length": f"{totals.acceptance_length:.2f}",
         "acceptance rate": f"{acceptance_rate(totals):.1%} of {totals.num_draft_tokens} drafted",
+        "by source": f"{_part(totals.num_accepted_model_tokens, totals.num_model_tokens)} by a "
+        f"model, {_part(totals.num_accepted_looked_up_tokens, totals.num_looked_up_tokens)} "
+        "looked up",
         "draft tokens per row": f"{totals.mean_draft_tokens:.2f} on average, "
         f"{totals.num_plain_row_rounds} rows without",
         "speed-up": f"predicted {_speedup(state.predicted_speedup)}, "
@@ -179,6 +182,12 @@ def _totals(state: ClusterStatus) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _part(num_accepted: int, num_drafted: int) -> str:
+    """What became of some draft tokens."""
+    rate = num_accepted / num_drafted if num_drafted else 0.0
+    return f"{rate:.1%} of {num_drafted}"
 
 
 def _speedup(factor: float) -> str:

@@ -80,6 +80,14 @@ def cut_block(
     return Block(room, FinishReason.LENGTH if len(room) == num_remaining else None)
 
 
+def looked_up_among(num_taken: int, num_drafted: int, num_looked_up: int) -> int:
+    """How many of the first `num_taken` of a round's drafts were looked up, if the last ones were.
+
+    `num_looked_up` of the `num_drafted` drafts: they follow a draft model's.
+    """
+    return max(0, num_taken - (num_drafted - num_looked_up))
+
+
 def speculation_cap(num_wanted: int, num_remaining: int) -> int:
     """The most draft tokens worth verifying for a row that may commit `num_remaining` more tokens.
 

@@ -63,7 +63,8 @@ class Totals:
     and worker overhead are what the workers report of them; the rest is gRPC and scheduling.
     `num_grouped_rounds` are rounds whose rows all ended in one column, so that nothing had to move;
     `num_overdue_drafts` draft batches that were not waited for any longer; `num_plain_row_rounds`
-    rows of rounds that had no draft tokens.
+    rows of rounds that had no draft tokens. `num_looked_up_tokens` of the draft tokens were looked
+    up, the others are a draft model's.
     """
 
     num_requests: int = 0
@@ -84,6 +85,8 @@ class Totals:
     num_grouped_rounds: int = 0
     num_overdue_drafts: int = 0
     num_plain_row_rounds: int = 0
+    num_looked_up_tokens: int = 0
+    num_accepted_looked_up_tokens: int = 0
 
     def since(self, before: Totals) -> Totals:
         """What happened between two looks."""
@@ -102,6 +105,16 @@ class Totals:
     def acceptance_length(self) -> float:
         """Tokens a row gets per round, bonus token included; 0 before a round."""
         return 1 + self.num_accepted_tokens / self.num_row_rounds if self.num_row_rounds else 0.0
+
+    @property
+    def num_model_tokens(self) -> int:
+        """Draft tokens of a draft model."""
+        return self.num_draft_tokens - self.num_looked_up_tokens
+
+    @property
+    def num_accepted_model_tokens(self) -> int:
+        """How many of those were accepted."""
+        return self.num_accepted_tokens - self.num_accepted_looked_up_tokens
 
     @property
     def rows_per_round(self) -> float:

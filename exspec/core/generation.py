@@ -111,6 +111,20 @@ class SpeculationStats:
     """In how many rounds a draft token was verified as the first, second, … of its round."""
     num_accepted_per_position: tuple[int, ...] = ()
     """How many of those were accepted."""
+    num_looked_up_tokens: int = 0
+    """How many of the draft tokens were looked up; the others are a draft model's."""
+    num_accepted_looked_up_tokens: int = 0
+    """How many of those were accepted."""
+
+    @property
+    def num_model_tokens(self) -> int:
+        """Draft tokens of a draft model."""
+        return self.num_draft_tokens - self.num_looked_up_tokens
+
+    @property
+    def num_accepted_model_tokens(self) -> int:
+        """How many of those were accepted."""
+        return self.num_accepted_tokens - self.num_accepted_looked_up_tokens
 
     @property
     def acceptance_length(self) -> float:

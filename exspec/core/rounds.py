@@ -45,7 +45,8 @@ class VerifyEntry:
     `is_prefill` marks a chunk of a longer log: it is fed, nothing is chosen and no draft follows.
     `rules` say how to choose; they come with an entry that starts at 0 and hold until the next such
     one (None there: the best logit wins). `next_token` is the log's token after `tokens`; it comes
-    with a chunk of a prompt whose logprobs are wanted.
+    with a chunk of a prompt whose logprobs are wanted. The last `num_looked_up` of the draft tokens
+    were looked up; that does not travel, the coordinator counts by it.
     """
 
     key: EntryKey
@@ -55,6 +56,7 @@ class VerifyEntry:
     is_prefill: bool = False
     rules: ChoiceRules | None = None
     next_token: int | None = None
+    num_looked_up: int = 0
 
     @property
     def end(self) -> int:
@@ -103,13 +105,18 @@ class DraftEntry:
 
 @dataclass(frozen=True, slots=True)
 class DraftResult:
-    """`kv_length` is how many tokens of the committed log the worker holds now."""
+    """`kv_length` is how many tokens of the committed log the worker holds now.
+
+    The last `num_looked_up` of the draft tokens were looked up in the log, those before them are a
+    model's.
+    """
 
     key: EntryKey
     status: EntryStatus
     kv_length: int
     draft_tokens: tuple[int, ...] = ()
     detail: str = ""
+    num_looked_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)

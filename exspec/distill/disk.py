@@ -19,10 +19,7 @@ def check_room(path: Path, num_bytes: int, what: str) -> None:
     Raises:
         CapacityError: if not, with the path, the bytes needed and the bytes free.
     """
-    place = path
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(_existing(path)).free
     if free < num_bytes:
         raise CapacityError(
             f"{what} needs {_size(num_bytes)} at {path}, and {_size(free)} are free"
@@ -39,24 +36,28 @@ def told_when_full(path: Path, num_bytes: int, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if not is_full(error):
+    except Exception as error:
+        if is_full(error):
+            raise CapacityError(
+                f"the disk of {path} is full: {what} needs {_size(num_bytes)}"
+            ) from error
+        if isinstance(error, OSError):
             raise InvalidRequestError(
                 f"{what} cannot be written to {path}: {error.strerror or error}", field="out"
             ) from error
-        raise CapacityError(
-            f"no room on the disk of {path} for {what}: {_size(num_bytes)} are needed, "
-            f"{_size(shutil.disk_usage(path).free)} are free"
-        ) from error
+        raise
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error, or what caused it, is the system's "no space left"."""
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return True
-    if "No space left on device" in str(error):  # safetensors' own error class
-        return True
-    return error.__cause__ is not None and is_full(error.__cause__)
+    """Whether an error is the system's "no space left", in whatever class a library puts it."""
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    return any(f"(os error {number})" in str(error) for number in _FULL)  # written in Rust
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    return next(place for place in (path, *path.absolute().parents) if place.exists())
 
 
 def _size(num_bytes: int) -> str:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from exspec.core.errors import UnsupportedModelError
@@ -26,7 +25,7 @@ from exspec.distill.disk import check_room, told_when_full
 from exspec.distill.gguf_export import can_be_gguf, write_gguf
 from exspec.distill.plan import DistillPlan
 from exspec.engine.gguf_reading import reading_once
-from exspec.engine.loading import quiet_transformers
+from exspec.engine.loading import as_our_errors, quiet_transformers
 from exspec.engine.packing import PackedLinear
 from exspec.engine.sources import ModelSource
 from exspec.engine.tokenizer_assets import NO_TOKENIZER, TokenizerReading, read_tokenizer
@@ -69,6 +68,15 @@ def export_draft(
         return _put_in_place(stage, plan.out)
 
 
+def read_draft(files: Sequence[Path], kind: type[PreTrainedModel]) -> PreTrainedModel:
+    """The model of the given class that `export_draft` wrote, in float32 on the CPU."""
+    gguf_file = next((path.name for path in files if path.suffix == ".gguf"), None)
+    named: dict[str, Any] = {} if gguf_file is None else {"gguf_file": gguf_file}
+    with quiet_transformers(), reading_once(), as_our_errors("just written"):
+        model = kind.from_pretrained(files[0].parent, dtype=torch.float32, **named)
+    return model.eval().requires_grad_(requires_grad=False)
+
+
 def export_bytes(student: PreTrainedModel) -> int:
     """About how many bytes a student takes on disk, at most."""
     return 2 * sum(part.numel() for part in student.parameters()) + _OVERHEAD_BYTES
@@ -88,18 +96,8 @@ def _write_model(
     half: Any = copy.deepcopy(student)
     half.to(_stored_dtype(source))
     _make_advice_consistent(half)
-    try:
-        half.save_pretrained(stage)
-    except SafetensorError as error:
-        raise OSError(*_system_error(error)) from error
+    half.save_pretrained(stage)
     _save_tokenizer(source, stage)
-
-
-def _system_error(error: SafetensorError) -> tuple[int, str]:
-    """The system's number in what safetensors says: `… (os error 28)`."""
-    _, _, tail = str(error).rpartition("os error ")
-    number = tail.rstrip(" )}\"'")
-    return (int(number), os.strerror(int(number))) if number.isdigit() else (0, str(error))
 
 
 def _make_advice_consistent(model: PreTrainedModel) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from transformers import PreTrainedModel
 
 from exspec.core.errors import InvalidRequestError
 from exspec.distill.chats import Chats
-from exspec.distill.export import export_draft
-from exspec.distill.imitation import HeldOut, Imitator
+from exspec.distill.export import export_draft, read_draft
+from exspec.distill.imitation import HeldOut, Imitator, measure
 from exspec.distill.labels import label
 from exspec.distill.plan import DistillPlan
 from exspec.distill.prompts import read_prompts
@@ -66,19 +67,23 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DistillReport:
-    """What came of a run. `held_out` is None, and `files` is empty, if it ended before its end.
+    """What came of a run. What a stage finds is None, 0 or empty if the run ended before it.
 
-    `num_conversations` and `num_answer_tokens` count the training text, `num_steps` the training.
+    `num_conversations`, the greedy ones among them, and `num_answer_tokens` count the training
+    text, `num_steps` the training. `held_out` measures the student as trained, `as_stored` as its
+    files hold it.
     """
 
-    is_complete: bool
     num_conversations: int
+    num_greedy: int
     num_answer_tokens: int
-    num_steps: int
-    vocabulary_size: int
-    num_parameters: int
-    held_out: HeldOut | None
-    files: tuple[Path, ...]
+    is_complete: bool = False
+    num_steps: int = 0
+    vocabulary_size: int = 0
+    num_parameters: int = 0
+    held_out: HeldOut | None = None
+    as_stored: HeldOut | None = None
+    files: tuple[Path, ...] = ()
 
 
 def distill(plan: DistillPlan, watch: Watch, clock: Clock = monotonic) -> DistillReport:
@@ -182,6 +187,12 @@ class _Distillation:
             )
         )
 
+    def _start(self) -> PreTrainedModel | None:
+        """The draft to train further."""
+        if self._plan.start_from is None:
+            return None
+        return load_model(ModelSettings(self._plan.start_from, dtype="float32", device="cpu")).model
+
     def _train(self) -> DistillReport:
         """A student of the target, on all units."""
         plan, watch = self._plan, self._watch
@@ -193,7 +204,7 @@ class _Distillation:
             plan.draft_vocab,
             essential_tokens(loaded.model, chats.tokenizer),
         )
-        student: Any = build_student(loaded.model, plan)
+        student: Any = build_student(loaded.model, plan, self._start())
         student.to(loaded.model.device)
         del loaded
         gc.collect()
@@ -205,26 +216,41 @@ class _Distillation:
         )
         watch.stage(TRAINING, trainer.num_total, trainer.progress.num_samples)
         is_done = trainer.run(self._should_stop, _teller(trainer, held_out, watch), self._clock)
-        files: tuple[Path, ...] = ()
-        found = trainer.measure(held_out) if is_done else None
-        if is_done:
-            watch.stage(EXPORT, 1, 0)
-            files = export_draft(student.cpu(), self._source, plan, vocabulary)
-            watch.advance(1)
-        return DistillReport(
-            is_done,
-            sum(len(unit.lengths) for unit in self._units),
-            self._num_tokens,
-            trainer.progress.num_steps,
-            len(vocabulary),
-            sum(part.numel() for part in student.parameters()),
-            found,
-            files,
+        report = replace(
+            self._paused(),
+            is_complete=is_done,
+            num_steps=trainer.progress.num_steps,
+            vocabulary_size=len(vocabulary),
+            num_parameters=sum(part.numel() for part in student.parameters()),
         )
+        if not is_done:
+            return report
+        measured = replace(report, held_out=trainer.measure(held_out))
+        return self._export(measured, student, vocabulary, held_out)
+
+    def _export(
+        self,
+        report: DistillReport,
+        student: PreTrainedModel,
+        vocabulary: tuple[int, ...],
+        held_out: list[Sample],
+    ) -> DistillReport:
+        """Write the student, and measure what was written."""
+        self._watch.stage(EXPORT, 1, 0)
+        device = student.device
+        files = export_draft(student.cpu(), self._source, self._plan, vocabulary)
+        stored: Any = read_draft(files, type(student))
+        found = measure(Imitator(stored.to(device), vocabulary), held_out)
+        self._watch.advance(1)
+        return replace(report, files=files, as_stored=found)
 
     def _paused(self) -> DistillReport:
-        number = sum(len(unit.lengths) for unit in self._units)
-        return DistillReport(False, number, self._num_tokens, 0, 0, 0, None, ())  # noqa: FBT003
+        """What is there before the training."""
+        return DistillReport(
+            num_conversations=sum(len(unit.lengths) for unit in self._units),
+            num_greedy=sum(int(unit.is_greedy.sum()) for unit in self._units),
+            num_answer_tokens=self._num_tokens,
+        )
 
 
 class _StoppedError(Exception):

@@ -38,6 +38,7 @@ class DistillPlan:
     `prompts` is a file (a prompt a line, or JSON lines `{"prompt": …}`) in place of prompts sampled
     from the target. `num_labels` of the target's likeliest tokens are kept per position; 1 means
     its choice alone. `embedding_type` matters for a .gguf draft only.
+    `start_from` names a draft of the same shape that is trained further.
 
     Raises:
         InvalidRequestError: for a value out of bounds, with its field.
@@ -63,6 +64,7 @@ class DistillPlan:
     gguf_file: str | None = None
     revision: str | None = None
     embedding_type: EmbeddingType = EmbeddingType.TARGET
+    start_from: str | None = None
 
     def __post_init__(self) -> None:
         _check(bool(self.target), "target", "no target model was named")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from typing import Any
 
 from transformers import PretrainedConfig
 
-from exspec.core.errors import InvalidRequestError
+from exspec.core.errors import InvalidRequestError, UnsupportedModelError
+from exspec.distill.plan import DistillPlan
 
 _NOT_PER_LAYER = re.compile(r"(_ids?|architectures|_labels?)$")
 _LAYER_INDICES = ("mlp_only_layers",)
@@ -17,7 +19,56 @@ _WIDTH = re.compile(r"(hidden_size|hidden_dim|embed_dim|proj_dim|d_model|n_embd|
 _INNER = re.compile(r"(intermediate_size|ffn_dim|n_inner|ffn_hidden_size)$")
 
 
-def keep_layers(config: PretrainedConfig, num_layers: int, chosen: tuple[int, ...]) -> None:
+def shrunk(config: PretrainedConfig, plan: DistillPlan) -> PretrainedConfig:
+    """The student's configuration, from the target's.
+
+    Raises:
+        InvalidRequestError: if the target has fewer layers than asked for, or its width cannot be
+            lowered to the one asked for.
+        UnsupportedModelError: if it does not say how many layers it has.
+    """
+    smaller = copy.deepcopy(config)
+    num_layers = layers_of(config)
+    _keep_layers(smaller, num_layers, choose_layers(num_layers, plan))
+    width = plan.hidden_size
+    if width is not None and width != config.get_text_config().hidden_size:
+        _narrow(smaller, width)
+    return smaller
+
+
+def layers_of(config: PretrainedConfig) -> int:
+    """How many layers a model has."""
+    number = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if not isinstance(number, int) or number < 1:
+        raise UnsupportedModelError(
+            f"models of type {config.model_type!r} do not say how many layers they have"
+        )
+    return number
+
+
+def choose_layers(num_layers: int, plan: DistillPlan) -> tuple[int, ...]:
+    """Rising indices of the target's layers that the student starts from.
+
+    Raises:
+        InvalidRequestError: for layers that the target does not have.
+    """
+    if plan.num_layers > num_layers:
+        raise InvalidRequestError(
+            f"a draft of {plan.num_layers} layers cannot be made from a target of {num_layers}",
+            field="num_layers",
+        )
+    if plan.from_layers and plan.from_layers[-1] >= num_layers:
+        raise InvalidRequestError(
+            f"the target has layers 0 to {num_layers - 1}, and no layer {plan.from_layers[-1]}",
+            field="from_layers",
+        )
+    if plan.from_layers:
+        return plan.from_layers
+    steps = max(1, plan.num_layers - 1)
+    return tuple(round(i * (num_layers - 1) / steps) for i in range(plan.num_layers))
+
+
+def _keep_layers(config: PretrainedConfig, num_layers: int, chosen: tuple[int, ...]) -> None:
     """Make a configuration of `num_layers` one of the chosen layers, lists per layer included."""
     text = config.get_text_config()
     for name, value in list(vars(text).items()):
@@ -33,7 +84,7 @@ def keep_layers(config: PretrainedConfig, num_layers: int, chosen: tuple[int, ..
     text.num_hidden_layers = len(chosen)
 
 
-def narrow(config: PretrainedConfig, width: int) -> None:
+def _narrow(config: PretrainedConfig, width: int) -> None:
     """Lower the width of a configuration: heads keep their size, and there are fewer of them.
 
     Raises:

@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from exspec.core.errors import InvalidRequestError, UnsupportedModelError
 from exspec.distill.plan import DistillPlan
-from exspec.distill.shrinking import keep_layers, narrow
+from exspec.distill.shrinking import choose_layers, layers_of, shrunk
 
 _UNBUILDABLE = (
     ArithmeticError,
@@ -30,27 +30,26 @@ _UNBUILDABLE = (
 """What classes raise for a configuration they cannot be built from."""
 
 
-def build_student(target: PreTrainedModel, plan: DistillPlan) -> PreTrainedModel:
+def build_student(
+    target: PreTrainedModel, plan: DistillPlan, start: PreTrainedModel | None = None
+) -> PreTrainedModel:
     """A student of the target's class on the CPU, in float32, ready to be trained.
 
     At the target's width, the chosen layers, embedding, positions, final norm and head are copies
     of the target's; embedding and head are frozen (see `frozen_parts`). Narrower, the embedding
     and the head are the target's projected on its main directions, and layers are drawn anew with
-    the plan's seed. The model is in evaluation mode: dropout, where a family has it, is off.
+    the plan's seed. What is trained is `start`'s instead, if a draft is given that was made like
+    that before. The model is in evaluation mode: dropout, where a family has it, is off.
 
     Raises:
-        InvalidRequestError: if the target has fewer layers than asked for, or its width cannot be
-            lowered to the one asked for.
+        InvalidRequestError: if the target has fewer layers than asked for, its width cannot be
+            lowered to the one asked for, or the draft to start from has another shape.
         UnsupportedModelError: if no student can be made of the target's class.
     """
     num_layers = layers_of(target.config)
     chosen = choose_layers(num_layers, plan)
-    config = copy.deepcopy(target.config)
-    keep_layers(config, num_layers, chosen)
-    width = target.config.get_text_config().hidden_size
-    is_narrow = plan.hidden_size is not None and plan.hidden_size != width
-    if is_narrow:
-        narrow(config, int(plan.hidden_size or width))
+    config = shrunk(target.config, plan)
+    is_narrow = _width(config) != _width(target.config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(plan.seed)
         student = _build(target, config)
@@ -60,6 +59,8 @@ def build_student(target: PreTrainedModel, plan: DistillPlan) -> PreTrainedModel
         else:
             _copy(student, target, num_layers, chosen)
             _freeze(student)
+        if start is not None:
+            _go_on_from(start, student, plan)
     return student
 
 
@@ -68,36 +69,8 @@ def frozen_parts(student: PreTrainedModel) -> dict[str, nn.Parameter]:
     return {name: part for name, part in student.named_parameters() if not part.requires_grad}
 
 
-def layers_of(config: PretrainedConfig) -> int:
-    """How many layers a model has."""
-    number = getattr(config.get_text_config(), "num_hidden_layers", None)
-    if not isinstance(number, int) or number < 1:
-        raise UnsupportedModelError(
-            f"models of type {config.model_type!r} do not say how many layers they have"
-        )
-    return number
-
-
-def choose_layers(num_layers: int, plan: DistillPlan) -> tuple[int, ...]:
-    """Rising indices of the target's layers that the student starts from.
-
-    Raises:
-        InvalidRequestError: for layers that the target does not have.
-    """
-    if plan.num_layers > num_layers:
-        raise InvalidRequestError(
-            f"a draft of {plan.num_layers} layers cannot be made from a target of {num_layers}",
-            field="num_layers",
-        )
-    if plan.from_layers and plan.from_layers[-1] >= num_layers:
-        raise InvalidRequestError(
-            f"the target has layers 0 to {num_layers - 1}, and no layer {plan.from_layers[-1]}",
-            field="from_layers",
-        )
-    if plan.from_layers:
-        return plan.from_layers
-    steps = max(1, plan.num_layers - 1)
-    return tuple(round(i * (num_layers - 1) / steps) for i in range(plan.num_layers))
+def _width(config: PretrainedConfig) -> int:
+    return config.get_text_config().hidden_size
 
 
 def _build(target: PreTrainedModel, config: PretrainedConfig) -> PreTrainedModel:
@@ -127,6 +100,28 @@ def _copy(
                 f"no student of {num_layers} layers' {type(target).__name__} can start from layers "
                 f"{', '.join(map(str, chosen))}: its {name} is "
                 f"{'missing' if theirs is None else tuple(theirs.shape)} there"
+            )
+        mine.copy_(theirs)
+
+
+def _go_on_from(start: PreTrainedModel, student: PreTrainedModel, plan: DistillPlan) -> None:
+    """The trained weights of a draft of the student's shape."""
+    num_layers = layers_of(start.config)
+    if type(start) is not type(student) or num_layers != plan.num_layers:
+        raise InvalidRequestError(
+            f"{plan.start_from} is a {type(start).__name__} of {num_layers} layers; the draft to "
+            f"be made is a {type(student).__name__} of {plan.num_layers}",
+            field="start_from",
+        )
+    for name, mine in student.named_parameters():
+        theirs = _weight_of(start, name)
+        if not mine.requires_grad:
+            continue
+        if theirs is None or theirs.shape != mine.shape:
+            raise InvalidRequestError(
+                f"{plan.start_from} has another shape than the draft to be made: its {name} is "
+                f"{'missing' if theirs is None else tuple(theirs.shape)}, not {tuple(mine.shape)}",
+                field="start_from",
             )
         mine.copy_(theirs)
 

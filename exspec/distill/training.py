@@ -23,7 +23,7 @@ from exspec.distill.samples import Sample, collate, epoch_batches
 from exspec.distill.units import write_whole
 from exspec.runtime.clock import Clock
 
-_BATCH_TOKENS = 4096
+_BATCH_TOKENS = 2048
 _WARM_UP_SHARE = 0.02
 _FINAL_RATE_SHARE = 0.05
 _WEIGHT_DECAY = 0.01

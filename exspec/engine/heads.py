@@ -68,8 +68,8 @@ class OwnHead:
 class CutHead:
     """Only some rows of the head: choices are among `token_ids`.
 
-    Scaling or capping of logits does not change which is largest, so none is done. (It changes
-    what is drawn: a draft of a model that does so drafts a little worse when sampling.)
+    For the time of a pass the model's head is replaced by one of those rows, so whatever the model
+    does before and after its head, such as scaling or capping logits, is done.
     """
 
     def __init__(self, model: PreTrainedModel, token_ids: Sequence[int]) -> None:
@@ -79,16 +79,33 @@ class CutHead:
         ids = sorted(set(token_ids))
         if not ids or ids[0] < 0 or ids[-1] >= head.out_features:
             raise InvalidRequestError(
-                f"a draft vocabulary needs ids in [0, {head.out_features})", field="choices_among"
+                f"a draft vocabulary needs ids in [0, {head.out_features})", field="draft_vocab"
             )
-        self._body = model.base_model
         self._ids = torch.tensor(ids, device=model.device)
-        self._head = _rows_of(head, self._ids)
+        self._own = OwnHead(model)
+        self._head = head
+        self._cut = _rows_of(head, ids)
+        self._places = [
+            (parent, name)
+            for parent in model.modules()
+            for name, child in parent.named_children()
+            if child is head
+        ]
 
     def logits(self, wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
-        """See `Head`."""
-        hidden = self._body(**inputs).last_hidden_state[0, wanted]
-        return self._head(hidden.to(self._ids.device))
+        """See `Head`.
+
+        Raises:
+            UnsupportedModelError: the model does not use the head it names.
+        """
+        self._put(self._cut)
+        try:
+            logits = self._own.logits(wanted, **inputs)
+        finally:
+            self._put(self._head)
+        if logits.shape[-1] != self._ids.shape[0]:
+            raise UnsupportedModelError("the model computes logits by other means than its head")
+        return logits.to(self._ids.device)
 
     def best(self, logits: torch.Tensor) -> torch.Tensor:
         """See `Head`."""
@@ -99,6 +116,17 @@ class CutHead:
     def token_ids(self) -> torch.Tensor | None:
         """See `Head`."""
         return self._ids
+
+    def _put(self, head: nn.Module) -> None:
+        for parent, name in self._places:
+            setattr(parent, name, head)
+
+
+class _LinearElsewhere(nn.Linear):
+    """A layer that may be on another device than its inputs."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - the parent's name
+        return super().forward(input.to(self.weight.device))
 
 
 _BLOCK = 128
@@ -125,11 +153,19 @@ def _argmax(logits: torch.Tensor) -> torch.Tensor:
     return best * _BLOCK + inside
 
 
-def _rows_of(head: nn.Linear | PackedLinear, rows: torch.Tensor) -> nn.Module:
+def _rows_of(head: nn.Linear | PackedLinear, rows: Sequence[int]) -> nn.Module:
     """A head of the given rows alone."""
-    weight = whole(head.weight.detach())[rows]
-    cut = nn.Linear(weight.shape[1], weight.shape[0], bias=head.bias is not None, device="meta")
+    weight = _rows(head.weight, rows)
+    if not weight.is_floating_point():
+        raise UnsupportedModelError(f"a head of {weight.dtype} cannot be cut")
+    cut = _LinearElsewhere(weight.shape[1], len(rows), bias=head.bias is not None, device="meta")
     cut.weight = nn.Parameter(weight, requires_grad=False)
     if head.bias is not None:
-        cut.bias = nn.Parameter(whole(head.bias.detach())[rows], requires_grad=False)
+        cut.bias = nn.Parameter(_rows(head.bias, rows), requires_grad=False)
     return PackedLinear(cut) if can_pack(weight) else cut
+
+
+def _rows(weights: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Some of them, from all ranks, on the device they are on."""
+    all_rows = whole(weights.detach())
+    return all_rows[torch.tensor(rows, device=all_rows.device)]

@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.utils import logging as hf_logging
 
 from exspec.core.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
+from exspec.engine.draft_vocabulary import read_draft_vocabulary
 from exspec.engine.facts import facts_of
 from exspec.engine.fused.fusing import MODULES, fuse_draft
 from exspec.engine.gguf_reading import reading_once
@@ -31,7 +32,7 @@ from exspec.engine.packing import pack_linears
 from exspec.engine.probe import probe_attention
 from exspec.engine.ranks import Ranks
 from exspec.engine.self_test import check_computation
-from exspec.engine.sources import ModelSource, find_source, read_draft_vocabulary
+from exspec.engine.sources import ModelSource, find_source
 from exspec.engine.spread import check_spread, find_spread
 from exspec.engine.support import check_config
 from exspec.engine.tokenizer_assets import NO_TOKENIZER, TokenizerReading, read_tokenizer
@@ -115,7 +116,7 @@ def load_model(settings: ModelSettings) -> LoadedModel:
         reading = read_tokenizer(source, "trusted" if settings.trust_remote_code else "untrusted")
         arguments = {"config": config, "dtype": dtype, **spread.loading_arguments}
         model = _load_weights(source, settings, arguments)
-    with _as_our_errors(settings.model):
+    with as_our_errors(settings.model):
         spread.put(model)
     loaded = wrap_model(model, settings, reading)
     return replace(
@@ -155,7 +156,7 @@ def _compute_experts_plainly(model: PreTrainedModel) -> None:
 
 def _load_config(source: ModelSource, settings: ModelSettings) -> PretrainedConfig:
     """The configuration alone."""
-    with _as_our_errors(settings.model):
+    with as_our_errors(settings.model):
         return AutoConfig.from_pretrained(
             source.location,
             revision=source.revision,
@@ -168,7 +169,7 @@ def _load_weights(
     source: ModelSource, settings: ModelSettings, arguments: dict[str, Any]
 ) -> PreTrainedModel:
     """The model, on the CPU unless the arguments say where else."""
-    with _as_our_errors(settings.model):
+    with as_our_errors(settings.model):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.location,
             revision=source.revision,
@@ -207,7 +208,7 @@ def _gguf(source: ModelSource) -> dict[str, Any]:
 
 
 @contextmanager
-def _as_our_errors(model: str) -> Iterator[None]:
+def as_our_errors(model: str) -> Iterator[None]:
     """transformers' errors in our terms: files or hub (OSError), or a model it cannot build."""
     try:
         yield

@@ -5,13 +5,12 @@ Only finds; no weights are read and nothing is downloaded here.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
 
-from exspec.core.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
+from exspec.core.errors import InvalidRequestError, ModelNotFoundError
 
 TARGET_ALIAS = "smollm2-135m-instruct"
 DRAFT_ALIAS = "smollm2-draft"
@@ -78,20 +77,6 @@ def _named_source(model: str, gguf_file: str | None, revision: str | None) -> Mo
     if _looks_like_path(model):
         raise ModelNotFoundError(f"model directory {model} does not exist")
     return ModelSource(model, gguf_file, revision)
-
-
-def read_draft_vocabulary(source: ModelSource) -> tuple[int, ...]:
-    """The ids listed in the `draft_vocab.json` beside the weights; empty if there is none."""
-    path = Path(source.location) / "draft_vocab.json"
-    if not path.is_file():
-        return ()
-    try:
-        ids = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UnsupportedModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
-        raise UnsupportedModelError(f"{path} is not a list of token ids")
-    return tuple(ids)
 
 
 def _directory_source(path: Path, gguf_file: str | None) -> ModelSource:

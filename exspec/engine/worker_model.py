@@ -12,6 +12,7 @@ import torch
 
 from exspec.core.errors import ExspecError
 from exspec.core.ids import Role
+from exspec.engine.draft_vocabulary import find_draft_vocabulary
 from exspec.engine.fused.fusing import MODULES, give_up_layers
 from exspec.engine.grammars import GrammarCompiler
 from exspec.engine.kv.layout import KvLayoutName
@@ -33,8 +34,9 @@ WorkerRunner = ModelRunner | ShardedRunner
 class ModelOrder:
     """Which model a worker holds, for how many sequences, and its place among its ranks.
 
-    A draft that comes with a vocabulary of its own chooses among those tokens only: the target
-    decides, so that costs acceptance at most, and saves most of the head. `draft_weights`: see
+    A draft that comes with a vocabulary of its own, or is given one (`draft_vocab`, see
+    `find_draft_vocabulary`), chooses among those tokens only: the target decides, so that costs
+    acceptance at most, and saves most of the head. `draft_weights`: see
     `exspec.engine.fused.fusing`.
     """
 
@@ -42,6 +44,7 @@ class ModelOrder:
     model: str
     num_slots: int
     place: RankPlace | None = None
+    draft_vocab: str = ""
     draft_weights: str = MODULES
 
 
@@ -147,7 +150,7 @@ def _load(
         layout=KvLayoutName(settings.kv_layout),
         num_slots=order.num_slots,
         capacity=min(loaded.facts.max_length, settings.max_model_len or DEFAULT_MAX_MODEL_LEN),
-        choices_among=(loaded.draft_vocabulary or None) if order.role is Role.DRAFT else None,
+        choices_among=_draft_vocabulary(order, loaded) if order.role is Role.DRAFT else None,
         open_matcher=grammars.open,
     )
     if loaded.fused is not None:
@@ -158,6 +161,14 @@ def _load(
     if ranks is not None:
         ranks.expect_passes()
     return loaded, runner
+
+
+def _draft_vocabulary(order: ModelOrder, loaded: LoadedModel) -> tuple[int, ...] | None:
+    """What the head of a draft is cut to."""
+    token_ids = find_draft_vocabulary(order.draft_vocab, loaded)
+    if token_ids is not None:
+        logger.info("draft.vocabulary rows=%d of=%d", len(token_ids), loaded.facts.vocab_size)
+    return token_ids
 
 
 def _model_settings(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from exspec.v1 import common_pb2 as exspec_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x65xspec/v1/draft.proto\x12\texspec.v1\x1a\x16\x65xspec/v1/common.proto\"|\n\x0c\x44raftRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12&\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x15.exspec.v1.DraftEntry\x12\x1d\n\x15released_sequence_ids\x18\x03 \x03(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\"\x8e\x01\n\nDraftEntry\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.exspec.v1.EntryKey\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x18\n\x10num_draft_tokens\x18\x04 \x01(\r\x12%\n\x05rules\x18\x05 \x01(\x0b\x32\x16.exspec.v1.ChoiceRules\"s\n\rDraftResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\'\n\x07results\x18\x02 \x03(\x0b\x32\x16.exspec.v1.DraftResult\x12\'\n\x07timings\x18\x03 \x01(\x0b\x32\x16.exspec.v1.PassTimings\"\x90\x01\n\x0b\x44raftResult\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.exspec.v1.EntryKey\x12&\n\x06status\x18\x02 \x01(\x0e\x32\x16.exspec.v1.EntryStatus\x12\x11\n\tkv_length\x18\x03 \x01(\r\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x03(\r\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t2N\n\x0c\x44raftService\x12>\n\x05\x44raft\x12\x17.exspec.v1.DraftRequest\x1a\x18.exspec.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x65xspec/v1/draft.proto\x12\texspec.v1\x1a\x16\x65xspec/v1/common.proto\"|\n\x0c\x44raftRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12&\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x15.exspec.v1.DraftEntry\x12\x1d\n\x15released_sequence_ids\x18\x03 \x03(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\"\x8e\x01\n\nDraftEntry\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.exspec.v1.EntryKey\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x18\n\x10num_draft_tokens\x18\x04 \x01(\r\x12%\n\x05rules\x18\x05 \x01(\x0b\x32\x16.exspec.v1.ChoiceRules\"s\n\rDraftResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\'\n\x07results\x18\x02 \x03(\x0b\x32\x16.exspec.v1.DraftResult\x12\'\n\x07timings\x18\x03 \x01(\x0b\x32\x16.exspec.v1.PassTimings\"\xa7\x01\n\x0b\x44raftResult\x12 \n\x03key\x18\x01 \x01(\x0b\x32\x13.exspec.v1.EntryKey\x12&\n\x06status\x18\x02 \x01(\x0e\x32\x16.exspec.v1.EntryStatus\x12\x11\n\tkv_length\x18\x03 \x01(\r\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x03(\r\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\x15\n\rnum_looked_up\x18\x06 \x01(\r2N\n\x0c\x44raftService\x12>\n\x05\x44raft\x12\x17.exspec.v1.DraftRequest\x1a\x18.exspec.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,7 +39,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAFTRESPONSE']._serialized_start=331
   _globals['_DRAFTRESPONSE']._serialized_end=446
   _globals['_DRAFTRESULT']._serialized_start=449
-  _globals['_DRAFTRESULT']._serialized_end=593
-  _globals['_DRAFTSERVICE']._serialized_start=595
-  _globals['_DRAFTSERVICE']._serialized_end=673
+  _globals['_DRAFTRESULT']._serialized_end=616
+  _globals['_DRAFTSERVICE']._serialized_start=618
+  _globals['_DRAFTSERVICE']._serialized_end=696
 # @@protoc_insertion_point(module_scope)

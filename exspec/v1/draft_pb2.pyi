@@ -44,15 +44,17 @@ class DraftResponse(_message.Message):
     def __init__(self, batch_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[DraftResult, _Mapping]]] = ..., timings: _Optional[_Union[_common_pb2.PassTimings, _Mapping]] = ...) -> None: ...
 
 class DraftResult(_message.Message):
-    __slots__ = ("key", "status", "kv_length", "draft_tokens", "detail")
+    __slots__ = ("key", "status", "kv_length", "draft_tokens", "detail", "num_looked_up")
     KEY_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     KV_LENGTH_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOOKED_UP_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EntryKey
     status: _common_pb2.EntryStatus
     kv_length: int
     draft_tokens: _containers.RepeatedScalarFieldContainer[int]
     detail: str
-    def __init__(self, key: _Optional[_Union[_common_pb2.EntryKey, _Mapping]] = ..., status: _Optional[_Union[_common_pb2.EntryStatus, str]] = ..., kv_length: _Optional[int] = ..., draft_tokens: _Optional[_Iterable[int]] = ..., detail: _Optional[str] = ...) -> None: ...
+    num_looked_up: int
+    def __init__(self, key: _Optional[_Union[_common_pb2.EntryKey, _Mapping]] = ..., status: _Optional[_Union[_common_pb2.EntryStatus, str]] = ..., kv_length: _Optional[int] = ..., draft_tokens: _Optional[_Iterable[int]] = ..., detail: _Optional[str] = ..., num_looked_up: _Optional[int] = ...) -> None: ...

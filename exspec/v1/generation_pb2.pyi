@@ -190,20 +190,24 @@ class Usage(_message.Message):
     def __init__(self, num_prompt_tokens: _Optional[int] = ..., num_generated_tokens: _Optional[int] = ...) -> None: ...
 
 class SpeculationStats(_message.Message):
-    __slots__ = ("num_rounds", "num_draft_tokens", "num_accepted_tokens", "num_wasted_tokens", "num_drafts_per_position", "num_accepted_per_position")
+    __slots__ = ("num_rounds", "num_draft_tokens", "num_accepted_tokens", "num_wasted_tokens", "num_drafts_per_position", "num_accepted_per_position", "num_looked_up_tokens", "num_accepted_looked_up_tokens")
     NUM_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_WASTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFTS_PER_POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_PER_POSITION_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOOKED_UP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_LOOKED_UP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     num_rounds: int
     num_draft_tokens: int
     num_accepted_tokens: int
     num_wasted_tokens: int
     num_drafts_per_position: _containers.RepeatedScalarFieldContainer[int]
     num_accepted_per_position: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, num_rounds: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_wasted_tokens: _Optional[int] = ..., num_drafts_per_position: _Optional[_Iterable[int]] = ..., num_accepted_per_position: _Optional[_Iterable[int]] = ...) -> None: ...
+    num_looked_up_tokens: int
+    num_accepted_looked_up_tokens: int
+    def __init__(self, num_rounds: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_wasted_tokens: _Optional[int] = ..., num_drafts_per_position: _Optional[_Iterable[int]] = ..., num_accepted_per_position: _Optional[_Iterable[int]] = ..., num_looked_up_tokens: _Optional[int] = ..., num_accepted_looked_up_tokens: _Optional[int] = ...) -> None: ...
 
 class RequestTimings(_message.Message):
     __slots__ = ("queue_seconds", "time_to_first_token_seconds", "total_seconds")

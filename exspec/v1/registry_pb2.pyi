@@ -100,7 +100,7 @@ class WorkerStatus(_message.Message):
     def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerInfo, _Mapping]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., reason: _Optional[str] = ..., num_sequences: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class Totals(_message.Message):
-    __slots__ = ("num_requests", "num_failed_requests", "num_prompt_tokens", "num_generated_tokens", "num_rounds", "num_row_rounds", "num_draft_tokens", "num_accepted_tokens", "num_draft_failures", "round_seconds", "draft_seconds", "verify_seconds", "align_seconds", "num_moved_rows", "worker_overhead_seconds", "num_grouped_rounds", "num_overdue_drafts", "num_plain_row_rounds")
+    __slots__ = ("num_requests", "num_failed_requests", "num_prompt_tokens", "num_generated_tokens", "num_rounds", "num_row_rounds", "num_draft_tokens", "num_accepted_tokens", "num_draft_failures", "round_seconds", "draft_seconds", "verify_seconds", "align_seconds", "num_moved_rows", "worker_overhead_seconds", "num_grouped_rounds", "num_overdue_drafts", "num_plain_row_rounds", "num_looked_up_tokens", "num_accepted_looked_up_tokens")
     NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     NUM_FAILED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,8 @@ class Totals(_message.Message):
     NUM_GROUPED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     NUM_OVERDUE_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     NUM_PLAIN_ROW_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOOKED_UP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_LOOKED_UP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     num_requests: int
     num_failed_requests: int
     num_prompt_tokens: int
@@ -137,7 +139,9 @@ class Totals(_message.Message):
     num_grouped_rounds: int
     num_overdue_drafts: int
     num_plain_row_rounds: int
-    def __init__(self, num_requests: _Optional[int] = ..., num_failed_requests: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., num_generated_tokens: _Optional[int] = ..., num_rounds: _Optional[int] = ..., num_row_rounds: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_draft_failures: _Optional[int] = ..., round_seconds: _Optional[float] = ..., draft_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., align_seconds: _Optional[float] = ..., num_moved_rows: _Optional[int] = ..., worker_overhead_seconds: _Optional[float] = ..., num_grouped_rounds: _Optional[int] = ..., num_overdue_drafts: _Optional[int] = ..., num_plain_row_rounds: _Optional[int] = ...) -> None: ...
+    num_looked_up_tokens: int
+    num_accepted_looked_up_tokens: int
+    def __init__(self, num_requests: _Optional[int] = ..., num_failed_requests: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., num_generated_tokens: _Optional[int] = ..., num_rounds: _Optional[int] = ..., num_row_rounds: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_draft_failures: _Optional[int] = ..., round_seconds: _Optional[float] = ..., draft_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., align_seconds: _Optional[float] = ..., num_moved_rows: _Optional[int] = ..., worker_overhead_seconds: _Optional[float] = ..., num_grouped_rounds: _Optional[int] = ..., num_overdue_drafts: _Optional[int] = ..., num_plain_row_rounds: _Optional[int] = ..., num_looked_up_tokens: _Optional[int] = ..., num_accepted_looked_up_tokens: _Optional[int] = ...) -> None: ...
 
 class PoolStatus(_message.Message):
     __slots__ = ("name", "is_ready", "num_targets", "num_drafts", "num_waiting", "num_running", "predicted_speedup", "measured_speedup", "totals")

@@ -147,6 +147,7 @@ def draft_reply_to_message(reply: DraftReply) -> draft_pb2.DraftResponse:
             kv_length=result.kv_length,
             draft_tokens=result.draft_tokens,
             detail=result.detail,
+            num_looked_up=result.num_looked_up,
         )
         for result in reply.results
     ]
@@ -164,6 +165,7 @@ def draft_reply_from_message(message: draft_pb2.DraftResponse) -> DraftReply:
             result.kv_length,
             tuple(result.draft_tokens),
             result.detail,
+            result.num_looked_up,
         )
         for result in message.results
     )

@@ -56,6 +56,8 @@ def completed_to_message(event: values.Completed) -> pb.GenerationCompleted:
             num_wasted_tokens=event.speculation.num_wasted_tokens,
             num_drafts_per_position=event.speculation.num_drafts_per_position,
             num_accepted_per_position=event.speculation.num_accepted_per_position,
+            num_looked_up_tokens=event.speculation.num_looked_up_tokens,
+            num_accepted_looked_up_tokens=event.speculation.num_accepted_looked_up_tokens,
         ),
         timings=pb.RequestTimings(
             queue_seconds=event.timings.queue_seconds,
@@ -104,6 +106,8 @@ def completed_from_message(message: pb.GenerationCompleted) -> values.Completed:
             message.speculation.num_wasted_tokens,
             tuple(message.speculation.num_drafts_per_position),
             tuple(message.speculation.num_accepted_per_position),
+            message.speculation.num_looked_up_tokens,
+            message.speculation.num_accepted_looked_up_tokens,
         ),
         timings=values.RequestTimings(
             message.timings.queue_seconds,

@@ -60,6 +60,18 @@ def test_help_of_the_command_line_loads_no_torch():
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "code"), [(["--help"], 0), (["--target", "t", "--out", "d", "--epochs", "0"], 2)]
+)
+def test_distillation_loads_no_torch_before_it_has_a_plan(options, code):
+    _run(
+        f"import sys\nsys.argv = ['exspec', 'distill', *{options!r}]\n"
+        "from exspec.cli.main import app\n"
+        f"try:\n    app()\nexcept SystemExit as stop:\n    assert stop.code == {code}\n"
+        f"{_nothing_heavy()}"
+    )
+
+
 def test_a_whole_coordinator_loads_no_torch():
     _run(
         "import coordinator.__main__, coordinator.parts, exspec.wire.server\n"

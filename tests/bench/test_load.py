@@ -30,13 +30,25 @@ def fake():
 
 def test_answers_come_back_in_the_order_of_the_prompts(fake):
     plan = LoadPlan(1, {"max_tokens": 2, "num_speculative_tokens": 3})
-    fake.script(*(FakeReply(text, speculation=SpeculationStats(2, 6, 4)) for text in ("ab", "cd")))
+    fake.script(
+        *(
+            FakeReply(
+                text,
+                speculation=SpeculationStats(
+                    2, 6, 4, num_looked_up_tokens=3, num_accepted_looked_up_tokens=1
+                ),
+            )
+            for text in ("ab", "cd")
+        )
+    )
     num_done = []
     outcome = run_load(fake.address, [(1, 2), (3,)], plan, lambda: num_done.append(1))
     assert [result.text for result in outcome.completed] == ["ab", "cd"]
     assert outcome.errors == ()
     assert outcome.num_tokens == 4
-    assert outcome.speculation == SpeculationStats(4, 12, 8)
+    assert outcome.speculation == SpeculationStats(
+        4, 12, 8, num_looked_up_tokens=6, num_accepted_looked_up_tokens=2
+    )
     assert outcome.seconds > 0
     assert len(num_done) == 2
     assert {request.sampling.max_tokens for request in fake.requests} == {2}

@@ -222,6 +222,29 @@ def test_a_run_is_warmed_up_and_only_the_rest_is_counted():
     assert made.tokens_per_second == pytest.approx(9 / made.seconds)
 
 
+def test_answers_may_end_where_they_end():
+    with FakeCoordinator(default_text="okay") as fake:
+        measure_run(fake.address, [(1,)], RunPlan(3, ignore_eos=False), 1)
+        assert not any(request.sampling.ignore_eos for request in fake.requests)
+
+
+def test_what_the_draft_is_told_reaches_every_cluster_that_has_one(monkeypatch):
+    told = []
+
+    def note(plan, role, *names):
+        told.append((plan.num_speculative_tokens, role, plan.lookup, plan.draft_vocab))
+        return StubPlan.worker_command(plan, role, *names)
+
+    noting = type("NotingPlan", (StubPlan,), {"__slots__": (), "worker_command": note})
+    monkeypatch.setattr("exspec.cli.cluster_plan.ClusterPlan", noting)
+    result = invoke(
+        "policies", "--policies", "exspec", "--batch-sizes", "1", "--speculation", "auto",
+        "--num-prompts", "1", "--max-tokens", "2", "--lookup", "off", "--draft-vocab", "64",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert [one for one in told if one[1] is Role.DRAFT] == [("auto", Role.DRAFT, "off", "64")]
+
+
 @dataclass(frozen=True, slots=True)
 class BrokenPaperPlan(StubPlan):
     """Clusters of stubs; those with the paper's policy do not start."""

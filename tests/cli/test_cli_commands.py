@@ -28,7 +28,7 @@ TOTALS = Totals(
     num_rounds=10, num_row_rounds=20, num_draft_tokens=80, num_accepted_tokens=30,
     round_seconds=2.0, draft_seconds=0.5, verify_seconds=1.2, align_seconds=0.1,
     worker_overhead_seconds=0.1, num_grouped_rounds=4, num_overdue_drafts=2,
-    num_plain_row_rounds=6,
+    num_plain_row_rounds=6, num_looked_up_tokens=20, num_accepted_looked_up_tokens=15,
 )  # fmt: skip
 HEAVY = {"torch", "transformers", "tokenizers", "numpy", "pydantic_settings"}
 FACTS = ModelFacts("m[1]", "Llama", 8, 8, "", 64, (), "float32", "cpu", 1, "")
@@ -110,12 +110,19 @@ def test_serve_hands_help_and_errors_to_the_service(service):
 
 
 def test_generate_prints_text_to_stdout_and_figures_to_stderr(run, fake):
-    fake.script(FakeReply("Hello there", speculation=SpeculationStats(4, 12, 6)))
+    fake.script(
+        FakeReply(
+            "Hello there",
+            speculation=SpeculationStats(
+                4, 12, 6, num_looked_up_tokens=3, num_accepted_looked_up_tokens=2
+            ),
+        )
+    )
     result = run("generate", "Hi", "--max-tokens", "20", "--num-speculative-tokens", "3")
     assert result.exit_code == 0
     assert result.stdout == "Hello there\n"
     assert "11 tokens" in result.stderr
-    assert "acceptance length 2.50" in result.stderr
+    assert "acceptance length 2.50, 2 of 6 accepted tokens looked up" in result.stderr
     (request,) = fake.requests
     assert request.prompt == ChatPrompt((ChatMessage("user", "Hi"),))
     assert request.sampling.max_tokens == 20
@@ -177,7 +184,8 @@ def test_status_shows_workers_totals_and_reasons(run, busy):
     assert result.exit_code == 0
     for text in (
         "target-0", "3/8", "m[1]", "refused", "another tokenizer", "3 (1 failed)", "2.50",
-        "37.5% of 80", "draft 25.0%", "verify 60.0%", "grpc_and_scheduling 5.0%", "policy exspec",
+        "37.5% of 80", "25.0% of 60 by a model, 75.0% of 20 looked up", "policy exspec",
+        "draft 25.0%", "verify 60.0%", "grpc_and_scheduling 5.0%",
         "window 32", "K = [[1,4,5]]", "40.0% grouped", "4.00 on average, 6 rows without",
         "predicted 1.25 x, measured not known yet", "(2 overdue)",
     ):  # fmt: skip

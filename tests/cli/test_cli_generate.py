@@ -145,7 +145,7 @@ def test_json_has_everything(run, fake):
     fake.script(
         FakeReply(
             "ab",
-            speculation=SpeculationStats(2, 6, 1, 3, (2, 2, 2), (1, 0, 0)),
+            speculation=SpeculationStats(2, 6, 1, 3, (2, 2, 2), (1, 0, 0), 4, 1),
             timings=RequestTimings(1.0, 3.0, 7.0),
         )
     )
@@ -160,6 +160,9 @@ def test_json_has_everything(run, fake):
     assert len(answer["prompt_logprobs"]) == answer["usage"]["num_prompt_tokens"] - 1
     assert answer["speculation"]["num_accepted_per_position"] == [1, 0, 0]
     assert answer["speculation"]["acceptance_length"] == 1.5
+    assert answer["speculation"]["num_looked_up_tokens"] == 4
+    assert answer["speculation"]["num_model_tokens"] == 2
+    assert answer["speculation"]["num_accepted_model_tokens"] == 0
     assert answer["timings"]["prefill_seconds"] == 2.0
     assert answer["timings"]["seconds_per_token"] == 4.0
 

@@ -56,13 +56,14 @@ class Desk:
         is_prefill=False,
         is_grouped=False,
         status=EntryStatus.OK,
+        looked_up: tuple[int, ...] = (0, 0, 0, 0),
         **timings,
     ) -> None:
-        """Rows as (drafts, accepted)."""
+        """Rows as (drafts, accepted); so many of each row's last drafts were looked up."""
         keys = [_key(name) for name in names[: len(rows)]]
         entries = tuple(
-            VerifyEntry(key, 0, (1,), (9,) * drafts, is_prefill)
-            for key, (drafts, _accepted) in zip(keys, rows, strict=True)
+            VerifyEntry(key, 0, (1,), (9,) * drafts, is_prefill, num_looked_up=num_looked_up)
+            for key, (drafts, _), num_looked_up in zip(keys, rows, looked_up, strict=False)
         )
         results = tuple(
             VerifyResult(key, status, 1, accepted, None if is_prefill else 5)
@@ -155,6 +156,15 @@ def test_grouped_rounds_and_plain_rows():
     assert desk.totals.num_plain_row_rounds == 2
     assert desk.totals.grouping_rate == 0.5
     assert desk.totals.mean_draft_tokens == 4 / 5
+
+
+def test_drafts_of_the_model_and_looked_up_ones_are_counted_apart():
+    desk = Desk()
+    desk.verify((5, 4), (3, 3), (4, 1), (2, 2), committed=14, looked_up=(2, 3, 1, 0))
+    totals = desk.totals
+    assert (totals.num_draft_tokens, totals.num_accepted_tokens) == (14, 10)
+    assert (totals.num_looked_up_tokens, totals.num_accepted_looked_up_tokens) == (6, 1 + 3)
+    assert (totals.num_model_tokens, totals.num_accepted_model_tokens) == (8, 6)
 
 
 def test_requests_and_failures():

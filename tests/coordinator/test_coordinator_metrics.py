@@ -80,6 +80,8 @@ async def test_counters_are_the_totals_of_the_status():
             "exspec_spec_plain_row_rounds_total": totals.num_plain_row_rounds,
             "exspec_spec_draft_tokens_total": totals.num_draft_tokens,
             "exspec_spec_accepted_tokens_total": totals.num_accepted_tokens,
+            "exspec_spec_looked_up_tokens_total": totals.num_looked_up_tokens,
+            "exspec_spec_accepted_looked_up_tokens_total": totals.num_accepted_looked_up_tokens,
             "exspec_draft_failures_total": totals.num_draft_failures,
             "exspec_overdue_drafts_total": totals.num_overdue_drafts,
             "exspec_requests_waiting": 0,
@@ -373,11 +375,12 @@ def test_a_line_says_what_happened_since_the_last_one():
         num_row_rounds=20,
         num_draft_tokens=60,
         num_accepted_tokens=30,
+        num_looked_up_tokens=15,
     )
     line = progress(_pool(since, num_waiting=3), since, 10.0)
     assert line == (
         "speculation model=toy acceptance_length=2.50 acceptance_rate=0.500 "
-        "draft_tokens_per_row=3.00 tokens_per_second=5.0 running=0 waiting=3"
+        "looked_up=0.250 draft_tokens_per_row=3.00 tokens_per_second=5.0 running=0 waiting=3"
     )
 
 

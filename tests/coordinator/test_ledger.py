@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_tokenizers import byte_level
 
-from coordinator.ledger import Ledger
+from coordinator.ledger import Drafts, Ledger
 from coordinator.output import Output, SequenceSpec
 from coordinator.text import TextCodec
 from exspec.core.acceptance import FinishReason
@@ -299,6 +299,17 @@ def test_what_was_drafted_for_a_lost_sequence_is_wasted(is_failure):
     assert book.wasted == [5]
 
 
+def test_looked_up_drafts_are_counted_apart():
+    book = Book(max_tokens=4)
+    book.ledger.note_looked_up(NAME, 2, 1)
+    book.commit(b"abc", num_rejected=1)
+    book.ledger.note_looked_up(NAME, 0, 0)
+    book.commit(b"d")
+    stats = book.end.speculation
+    assert (stats.num_looked_up_tokens, stats.num_accepted_looked_up_tokens) == (2, 1)
+    assert (stats.num_model_tokens, stats.num_accepted_model_tokens) == (1, 1)
+
+
 def test_statistics_and_times():
     book = Book(max_tokens=6)
     book.now = 11
@@ -331,10 +342,10 @@ def test_ends_happen_once():
 
 def test_staged_drafts_are_taken_once_and_cut():
     book = Book()
-    book.ledger.stage_draft(NAME, [1, 2, 3])
-    assert book.ledger.take_draft(NAME, 2) == (1, 2)
-    assert book.ledger.take_draft(NAME, 2) == ()
-    book.ledger.stage_draft(SequenceId("gone"), [1])
+    book.ledger.stage_draft(NAME, Drafts((1, 2, 3), num_looked_up=2))
+    assert book.ledger.take_draft(NAME, 2) == Drafts((1, 2), num_looked_up=1)
+    assert book.ledger.take_draft(NAME, 2) == Drafts()
+    book.ledger.stage_draft(SequenceId("gone"), Drafts((1,)))
 
 
 @given(

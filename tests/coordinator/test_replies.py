@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.replies import check_verify, fatal_error
+from coordinator.replies import check_draft, check_verify, fatal_error
 from exspec.core.choosing import TokenLogprobs
 from exspec.core.errors import InternalError, InvalidRequestError, ProtocolError
 from exspec.core.ids import BatchId, SequenceId
 from exspec.core.rounds import (
+    DraftBatch,
+    DraftEntry,
+    DraftReply,
+    DraftResult,
     EntryKey,
     EntryStatus,
     PassTimings,
@@ -104,3 +108,19 @@ def test_what_a_requests_rules_make_impossible_is_its_fault(detail, field):
 )
 def test_any_other_entry_that_cannot_be_served_is_ours(detail, has_rules):
     assert isinstance(_refused(detail, has_rules=has_rules), InternalError)
+
+
+@pytest.mark.parametrize(
+    ("num_looked_up", "draft_tokens", "fits"),
+    [(0, (1, 2), True), (2, (1, 2), True), (0, (), True), (3, (1, 2), False), (1, (), False),
+     (-1, (1, 2), False)],
+)  # fmt: skip
+def test_no_more_tokens_were_looked_up_than_were_proposed(num_looked_up, draft_tokens, fits):
+    batch = DraftBatch(BatchId(1), (DraftEntry(KEY, 0, (20, 21), 4),))
+    result = DraftResult(KEY, EntryStatus.OK, 2, draft_tokens, num_looked_up=num_looked_up)
+    reply = DraftReply(BatchId(1), (result,), PassTimings())
+    if fits:
+        check_draft(batch, reply)
+    else:
+        with pytest.raises(ProtocolError, match="looked up"):
+            check_draft(batch, reply)

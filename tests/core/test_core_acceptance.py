@@ -12,10 +12,19 @@ from exspec.core.acceptance import (
     accept,
     common_prefix_length,
     cut_block,
+    looked_up_among,
     speculation_cap,
 )
 
 TOKENS = st.integers(0, 5)
+
+
+@pytest.mark.parametrize(
+    ("num_taken", "num_looked_up", "expected"),
+    [(0, 2, 0), (3, 2, 0), (4, 2, 1), (5, 2, 2), (5, 0, 0), (2, 5, 2)],
+)
+def test_the_last_of_five_drafts_were_looked_up(num_taken, num_looked_up, expected):
+    assert looked_up_among(num_taken, 5, num_looked_up) == expected
 
 
 @pytest.mark.parametrize(

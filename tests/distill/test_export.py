@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from exspec.core.errors import CapacityError, InvalidRequestError, UnsupportedModelError
@@ -191,19 +192,28 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
     assert not (tmp_path / "draft").exists()
 
 
+NO_SPACE = (
+    OSError(errno.ENOSPC, "No space left on device"),
+    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+)
+
+
+@pytest.mark.parametrize("error", NO_SPACE, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("kind", ["directory", "gguf"])
-def test_a_disk_that_fills_up_on_the_way_leaves_the_draft_before_it(tmp_path, monkeypatch, kind):
+def test_a_disk_that_fills_up_on_the_way_leaves_the_draft_before_it(
+    tmp_path, monkeypatch, kind, error
+):
     save = {"directory": save_tiny_model, "gguf": save_tiny_gguf}[kind]
     made = Made(save(tmp_path / "target.gguf"), tmp_path / "draft")
     made.export()
     before = {path.name: path.read_bytes() for path in (tmp_path / "draft").iterdir()}
 
     def full(*_args, **_options):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", full)
     monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
-    with pytest.raises(CapacityError, match=r"draft.*[\d,]+ bytes .* are needed"):
+    with pytest.raises(CapacityError, match=r"draft is full: .* needs [\d,]+ bytes"):
         made.export()
     assert {p.name: p.read_bytes() for p in (tmp_path / "draft").iterdir()} == before
 

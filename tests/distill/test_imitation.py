@@ -109,18 +109,18 @@ def test_a_target_learns_itself(samples):
     assert all(all(found) for found in Imitator(model, ()).matches(samples))
 
 
-def trainer_of(samples, checkpoint, num_epochs=30.0, rate=3e-3):
+def trainer_of(samples, checkpoint, num_epochs=8.0, rate=3e-3):
     student = tiny_model("llama-gqa", seed=1).float().requires_grad_(True)
     return Trainer(Imitator(student, ()), samples, Course(num_epochs, rate, 0), checkpoint)
 
 
 def test_training_learns_the_labels(samples, tmp_path):
-    trainer = trainer_of(samples, tmp_path / "state.pt", 120.0)
+    trainer = trainer_of(samples, tmp_path / "state.pt", 50.0)
     before = trainer.measure(samples).match_rate
     losses = []
     assert trainer.run(lambda: False, lambda _, loss: losses.append(loss), lambda: 0.0)
     assert losses[-1] < losses[0] / 2
-    assert trainer.measure(samples).match_rate > before + 0.3
+    assert trainer.measure(samples).match_rate > before + 0.2
 
 
 def test_training_that_stopped_goes_on_to_the_same_weights(samples, tmp_path):
@@ -129,7 +129,7 @@ def test_training_that_stopped_goes_on_to_the_same_weights(samples, tmp_path):
 
     whole = trainer_of(samples, tmp_path / "whole.pt")
     whole.run(lambda: False, lambda *_: None, lambda: 0.0)
-    for number in (1, 4, 9, 1000):
+    for number in (1, 3, 1000):
         part = trainer_of(samples, tmp_path / "part.pt")
         end = part.progress.num_steps + number
         done = part.run(

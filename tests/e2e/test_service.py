@@ -23,19 +23,39 @@ def test_tokens_are_those_of_plain_decoding(client, plain, num_speculative_token
 
 
 @pytest.mark.parametrize(
-    ("layout", "draft"), [("padded", "same"), ("slots", "same"), ("slots", "ngram")]
+    ("layout", "draft"),
+    [("padded", "same"), ("slots", "same"), ("slots", "beside"), ("slots", "ngram")],
 )
-def test_every_layout_and_kind_of_draft(make_cluster, target_dir, plain, layout, draft):
-    draft_model = target_dir if draft == "same" else draft
-    cluster = make_cluster(plan(target_dir, draft_model, kv_layout=layout))
+def test_every_layout_and_kind_of_draft(make_cluster, target_dir, noise_dir, plain, layout, draft):
+    draft_model = {"same": target_dir, "beside": noise_dir, "ngram": "ngram"}[draft]
+    lookup = "off" if draft == "same" else None
+    cluster = make_cluster(plan(target_dir, draft_model, kv_layout=layout, lookup=lookup))
     with Client(cluster.address) as client:
         results = client.generate_batch(PROMPTS, max_tokens=30, ignore_eos=True)
         for prompt, result in zip(PROMPTS, results, strict=True):
             assert result.token_ids == plain(client.tokenize(prompt).token_ids, 30, ())
+            stats = result.speculation
             if draft == "same":  # every round brings its drafts, and one token of its own
-                stats = result.speculation
                 assert stats.num_accepted_tokens == stats.num_draft_tokens > 0
                 assert stats.num_rounds + stats.num_accepted_tokens == 30
+            if draft != "beside":
+                assert stats.num_looked_up_tokens in (0, stats.num_draft_tokens)
+        totals = client.cluster_status().totals
+        assert (totals.num_looked_up_tokens > 0) is (draft != "same")
+        assert (totals.num_model_tokens > 0) is (draft != "ngram")
+        sums = [result.speculation.num_looked_up_tokens for result in results]
+        assert totals.num_looked_up_tokens == sum(sums)
+
+
+def test_a_draft_with_some_rows_of_its_head_changes_nothing(make_cluster, target_dir, plain):
+    """The target itself drafts, among half of its tokens: right at times, never more than that."""
+    cluster = make_cluster(plan(target_dir, target_dir, draft_vocab="128"))
+    with Client(cluster.address) as client:
+        results = client.generate_batch(PROMPTS, max_tokens=30, ignore_eos=True)
+        for prompt, result in zip(PROMPTS, results, strict=True):
+            assert result.token_ids == plain(client.tokenize(prompt).token_ids, 30, ())
+        accepted = sum(result.speculation.num_accepted_tokens for result in results)
+        assert 0 < accepted < sum(result.speculation.num_draft_tokens for result in results)
 
 
 def test_no_draft_worker_at_all(make_cluster, target_dir, plain):

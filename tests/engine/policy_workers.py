@@ -10,6 +10,7 @@ from zlib import crc32
 
 from coordinator.scheduler.events import WorkerJoined
 from coordinator.scheduler.limits import SchedulerLimits
+from draft_worker.beside_proposer import BesideProposer
 from draft_worker.drafter import Drafter
 from draft_worker.model_proposer import ModelProposer
 from draft_worker.ngram_proposer import NgramProposer
@@ -19,6 +20,7 @@ from exspec.core.ids import BatchId, Role, WorkerId
 from exspec.core.rounds import DraftBatch, EntryStatus, VerifyBatch
 from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.model_runner import ModelRunner
+from exspec.engine.rows import PassRunner
 from target_worker.verifier import Verifier
 from tests.engine.conftest import loaded_family
 from tests.engine.tiny import VOCAB_SIZE
@@ -83,10 +85,16 @@ DRAFTS: dict[str, Callable[[Setting, int], Proposer]] = {
     "equal": lambda setting, slots: ModelProposer(_runner(setting, slots)),
     "likeliest": lambda setting, slots: ModelProposer(_runner(setting, slots), SampleMethod.GREEDY),
     "other": lambda setting, slots: ModelProposer(_runner(setting, slots, seed=9)),
+    "beside": lambda setting, slots: _beside(Fallible(_runner(setting, slots))),
+    "beside-other": lambda setting, slots: _beside(_runner(setting, slots, seed=9)),
     "ngram": lambda _, slots: NgramProposer(num_slots=slots, longest=3, shortest=1),
 }
 """How drafts are made: by the target's model (with mistakes, or none, or without noise), by another
-one that knows nothing of it, or without a model."""
+one that knows nothing of it, with look-up beside, or without a model."""
+
+
+def _beside(runner: PassRunner) -> Proposer:
+    return BesideProposer(ModelProposer(runner), longest=3, shortest=1)
 
 
 def _runner(setting: Setting, num_slots: int, seed: int = 0) -> ModelRunner:

@@ -37,6 +37,7 @@ from target_worker.verifier import Verifier
 
 CHUNK = 16
 MAX_TOKENS = 16
+KEPT_TOKENS = tuple(range(2, 288, 11))
 POISON = 50
 """The one token that brings numbers that are not finite, to rank 1's KV alone."""
 
@@ -220,6 +221,20 @@ def refused_before_sending(ranks: Ranks, folder: Path) -> dict[str, object]:
     num_choices = len(sharded.forward([RowInput(0, 0, (1, 2), 1)]).choices[0])
     sharded.stop()
     return {"errors": errors, "num_choices": num_choices}
+
+
+def cut_heads(ranks: Ranks, folder: Path) -> dict[str, object]:
+    """Drafts among some tokens: every rank has the rows of all."""
+    found: dict[str, object] = {}
+    for name in ("llama", "tied"):
+        loaded = load_model(ModelSettings(str(folder / name), dtype="float64", ranks=ranks))
+        options = {"layout": KvLayoutName.SLOTS, "num_slots": 1, "capacity": 64}
+        runner = ModelRunner(loaded, choices_among=KEPT_TOKENS, **options)
+        sharded = serve(ranks, runner)
+        if sharded is not None:
+            found[name] = sharded.forward([RowInput(0, 0, KEPT_TOKENS, len(KEPT_TOKENS))]).choices
+            ranks.send(Stop())
+    return found
 
 
 def broken_pass(ranks: Ranks, folder: Path) -> dict[str, object]:

@@ -14,10 +14,11 @@ import torch
 from exspec.core.errors import UnsupportedModelError
 from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.loading import ModelSettings, load_model
+from exspec.engine.model_runner import ModelRunner, RowInput
 from exspec.engine.reference import generate_plain
 from exspec.engine.spread import check_spread, find_spread
 from exspec.runtime.settings import ModelWorkerSettings
-from tests.engine.ranks_main import MAX_TOKENS, chosen_by_rules, load, prompts
+from tests.engine.ranks_main import KEPT_TOKENS, MAX_TOKENS, chosen_by_rules, load, prompts
 from tests.engine.tiny import save_tiny_model, tiny_config
 from tests.engine.tiny_gguf import save_tiny_gguf
 
@@ -33,7 +34,7 @@ CASES = [
 
 
 # One start each for what ends well; what ends badly needs processes of its own.
-SCENARIOS = ("courses", "one_rank_not_finite", "gguf", "refused_before_sending")
+SCENARIOS = ("courses", "one_rank_not_finite", "gguf", "cut_heads", "refused_before_sending")
 SAID_OF_BROKEN_PASSES = {
     "killed": "rank.killed rank=1 signal=SIGKILL",
     "hangs": "ranks.broken rank=0",
@@ -150,6 +151,21 @@ def test_a_gguf_file_is_divided_into_the_same_model(models, found_in):
     whole = load_model(ModelSettings(str(models / "tiny.gguf")))
     assert found_in("gguf") == {"fingerprint": whole.facts.fingerprint, "kv_heads": 2}
     assert whole.attention.num_kv_heads == 4
+
+
+def test_a_cut_head_has_the_rows_of_all_ranks(alone, found_in):
+    found = found_in("cut_heads")
+    assert set(found) == {"llama", "tied"}
+    for name, choices in found.items():
+        runner = ModelRunner(
+            alone[name, "float64"],
+            layout=KvLayoutName.SLOTS,
+            num_slots=1,
+            capacity=64,
+            choices_among=KEPT_TOKENS,
+        )
+        row = RowInput(0, 0, KEPT_TOKENS, len(KEPT_TOKENS))
+        assert choices == [list(runner.forward([row]).choices[0])]
 
 
 @pytest.mark.parametrize("way", SAID_OF_BROKEN_PASSES)

@@ -70,7 +70,7 @@ DRAFT_ENTRIES = st.builds(
     DraftEntry, KEYS, U32, TOKENS, st.integers(1, 2**32 - 1), st.none() | RULES
 )
 DRAFT_BATCHES = st.builds(DraftBatch, BATCH_IDS, _distinct(DRAFT_ENTRIES), RELEASED)
-DRAFT_RESULTS = st.builds(DraftResult, KEYS, STATUSES, U32, DRAFTS, st.text())
+DRAFT_RESULTS = st.builds(DraftResult, KEYS, STATUSES, U32, DRAFTS, st.text(), U32)
 DRAFT_REPLIES = st.builds(
     DraftReply, BATCH_IDS, st.lists(DRAFT_RESULTS, max_size=3).map(tuple), TIMINGS
 )

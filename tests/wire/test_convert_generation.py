@@ -63,7 +63,7 @@ EVENTS = (
         Completed,
         st.sampled_from(FinishReason),
         st.builds(Usage, U32, U32),
-        st.builds(SpeculationStats, U32, U32, U32, U32, IDS, IDS),
+        st.builds(SpeculationStats, U32, U32, U32, U32, IDS, IDS, U32, U32),
         st.builds(RequestTimings, SECONDS, SECONDS, SECONDS),
         st.text(),
     )

@@ -1,0 +1,194 @@
+"""Prompt look-up (Saxena 2023): what followed a sequence's last tokens when they last occurred.
+
+An index of one sequence's runs of tokens, so that a look-up costs as much in a long log as in a
+short one, and the record of how often look-ups and a draft model were right, so that whichever is
+expected to be accepted longer can be proposed. Arithmetic on token ids; nothing else lives here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from exspec.core.acceptance import common_prefix_length
+
+MOST_MATCHED = 16
+"""Longer matches are taken to be this long."""
+_LEAST = (1, 2, 3, 4, 6, 8, 12, MOST_MATCHED)
+"""Match lengths from one of these up to the next share a record."""
+_FIRST_GUESSES = (0.25, 0.5, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95)
+"""How often the next token is right after matches of these lengths, before anything was seen."""
+_FIRST_MODEL_GUESS = 0.4
+_FIRST_WEIGHT = 10.0
+"""Tokens that a guess counts as."""
+_POOL_MEMORY = 0.998
+"""What a token counts of the next one in the record of all rows."""
+_ROW_MEMORY = 0.97
+"""The same in a row's own."""
+_LOOK_UP_WEIGHT, _MODEL_WEIGHT = 10.0, 30.0
+"""Tokens of its own after which a row's record counts as much as that of all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """`tokens` may come next: they followed when the last `match_length` tokens occurred before."""
+
+    tokens: tuple[int, ...]
+    match_length: int
+
+
+class NgramIndex:
+    """Owns one sequence's tokens, and where each run of them last ended."""
+
+    def __init__(self, longest: int, shortest: int) -> None:
+        """Runs of `longest` to `shortest` tokens are looked up, the longest first."""
+        self._sizes = range(longest, min(shortest, longest) - 1, -1)
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin an empty sequence."""
+        self.tokens: list[int] = []
+        self._ends: dict[int, dict[tuple[int, ...], int]] = {size: {} for size in self._sizes}
+        self._earlier: dict[int, int | None] = dict.fromkeys(self._sizes)
+        """Where the run at the very end ended before, by its size."""
+
+    def follow(self, log: Sequence[int]) -> None:
+        """Go on to a longer log; another one, too, but that is not cheap."""
+        num_known = len(self.tokens)
+        if list(log[:num_known]) != self.tokens:
+            self.clear()
+            num_known = 0
+        for token in log[num_known:]:
+            self.append(token)
+
+    def append(self, token: int) -> None:
+        """One token more."""
+        self.tokens.append(token)
+        end = len(self.tokens)
+        for size, ends in self._ends.items():
+            if end >= size:
+                run = tuple(self.tokens[end - size :])
+                self._earlier[size] = ends.get(run)
+                ends[run] = end
+
+    def look_up(self, num_tokens: int, drafted: Sequence[int] = ()) -> LookUp | None:
+        """Up to `num_tokens` after the sequence and `drafted`; None if their end never occurred.
+
+        The latest occurrence within the sequence counts. Where what followed it reaches the end, it
+        goes on with itself: a text that repeats itself is taken to go on doing so.
+        """
+        for size in self._sizes:
+            end = self._earlier_end(size, drafted)
+            if end is not None:
+                tokens = self._continuation(end, num_tokens, drafted)
+                return LookUp(tokens, self._match_length(end, size, drafted))
+        return None
+
+    def _earlier_end(self, size: int, drafted: Sequence[int]) -> int | None:
+        if not drafted:
+            return self._earlier[size]
+        if len(self.tokens) + len(drafted) < size:
+            return None
+        num_own = size - len(drafted)
+        own = self.tokens[-num_own:] if num_own > 0 else ()
+        return self._ends[size].get((*own, *drafted[-size:]))
+
+    def _continuation(self, end: int, num_tokens: int, drafted: Sequence[int]) -> tuple[int, ...]:
+        known = [*self.tokens[end : end + num_tokens], *drafted]
+        while len(known) < num_tokens:
+            known.append(known[len(known) - (len(self.tokens) + len(drafted) - end)])
+        return tuple(known[:num_tokens])
+
+    def _match_length(self, end: int, size: int, drafted: Sequence[int]) -> int:
+        """How many tokens before the two places are the same; at least `size`."""
+        if size < self._sizes[0]:
+            return size
+        before = self.tokens[max(0, end - MOST_MATCHED) : end]
+        last = [*self.tokens[-MOST_MATCHED:], *drafted][-MOST_MATCHED:]
+        return max(size, common_prefix_length(before[::-1], last[::-1]))
+
+
+@dataclass(slots=True)
+class _Rate:
+    """How often a token was right; what is older counts less."""
+
+    num_right: float = 0.0
+    num_seen: float = 0.0
+
+    def note(self, memory: float, *, is_right: bool) -> None:
+        self.num_right = memory * self.num_right + is_right
+        self.num_seen = memory * self.num_seen + 1
+
+    def leaning_on(self, prior: float, weight: float) -> float:
+        """The rate, had `weight` more tokens been right as often as `prior`."""
+        return (weight * prior + self.num_right) / (weight + self.num_seen)
+
+
+def _first_look_ups() -> list[_Rate]:
+    return [_Rate(_FIRST_WEIGHT * guess, _FIRST_WEIGHT) for guess in _FIRST_GUESSES]
+
+
+@dataclass(slots=True)
+class ProposalPool:
+    """The record of all rows; rows of which little is known lean on it. Changed by rows only."""
+
+    look_ups: list[_Rate] = field(default_factory=_first_look_ups)
+    model: _Rate = field(
+        default_factory=lambda: _Rate(_FIRST_WEIGHT * _FIRST_MODEL_GUESS, _FIRST_WEIGHT)
+    )
+
+
+class ProposalRecord:
+    """Owns what one row showed: how often the next token was right where all before it were.
+
+    Of look-ups by the length of the match. A token that was right makes the match one longer, so
+    the chance that a whole proposal is right follows from these rates alone.
+    """
+
+    def __init__(self, pool: ProposalPool) -> None:
+        self._pool = pool
+        self._look_ups = [_Rate() for _ in _LEAST]
+        self._model = _Rate()
+
+    def note_look_up(self, match_length: int, *, is_right: bool) -> None:
+        """What a look-up gave first after a match was right, or not; proposed or not."""
+        kind = _kind(match_length)
+        self._look_ups[kind].note(_ROW_MEMORY, is_right=is_right)
+        self._pool.look_ups[kind].note(_POOL_MEMORY, is_right=is_right)
+
+    def note_model(self, proposed: Sequence[int], actual: Sequence[int]) -> None:
+        """The model proposed tokens, and others came: those up to the first wrong one are judged.
+
+        What is not known yet is not judged.
+        """
+        for token, right in zip(proposed, actual, strict=False):
+            is_right = token == right
+            self._model.note(_ROW_MEMORY, is_right=is_right)
+            self._pool.model.note(_POOL_MEMORY, is_right=is_right)
+            if not is_right:
+                return
+
+    def look_up_length(self, match_length: int, num_tokens: int) -> float:
+        """How many of so many looked-up tokens are expected to be accepted."""
+        chance, length = 1.0, 0.0
+        for index in range(num_tokens):
+            kind = _kind(match_length + index)
+            rate = _rate(self._pool.look_ups[kind])
+            chance *= self._look_ups[kind].leaning_on(rate, _LOOK_UP_WEIGHT)
+            length += chance
+        return length
+
+    def model_length(self, num_tokens: int) -> float:
+        """How many of so many tokens of the model are expected to be accepted."""
+        rate = self._model.leaning_on(_rate(self._pool.model), _MODEL_WEIGHT)
+        return sum(rate ** (index + 1) for index in range(num_tokens))
+
+
+def _kind(match_length: int) -> int:
+    """Which record a match length belongs to."""
+    return bisect_right(_LEAST, match_length) - 1
+
+
+def _rate(pooled: _Rate) -> float:
+    return pooled.num_right / pooled.num_seen

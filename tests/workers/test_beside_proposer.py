@@ -1,0 +1,218 @@
+"""Look-up beside a model: who proposes what, how little is fed, and that nothing is fed wrongly."""
+
+from __future__ import annotations
+
+import pytest
+from drafting import POISONS, PROMPT, Poisoned, Row, ask, reply_of, result_of
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import ToyRunner, continuation, draft_language, noise_language, target_language
+
+from draft_worker import beside_proposer
+from draft_worker.beside_proposer import BesideProposer
+from draft_worker.drafter import Drafter
+from draft_worker.model_proposer import ModelProposer
+from exspec.core.choosing import ChoiceRules
+from exspec.core.rounds import EntryStatus
+
+REPEATING = (*range(20, 40), 50, *range(20, 40))
+"""Its last tokens occurred before, many of them."""
+
+
+def beside(runner: ToyRunner) -> Drafter:
+    proposer = BesideProposer(ModelProposer(runner), longest=4, shortest=1)
+    return Drafter(proposer, lambda: 0.0, orphan_seconds=9)
+
+
+def alone(runner: ToyRunner) -> Drafter:
+    return Drafter(ModelProposer(runner), lambda: 0.0, orphan_seconds=9)
+
+
+def test_a_long_match_is_proposed_without_a_pass():
+    runner = ToyRunner(draft_language)
+    result = result_of(beside(runner), ask(REPEATING, 5))
+    assert result.draft_tokens == (50, 20, 21, 22, 23)
+    assert (result.num_looked_up, result.kv_length) == (5, len(REPEATING))
+    assert not runner.passes
+
+
+def test_where_nothing_occurred_before_the_model_proposes():
+    runner = ToyRunner(draft_language)
+    result = result_of(beside(runner), ask((31, 32, 33), 3))
+    assert result.draft_tokens == continuation((31, 32, 33), 3, draft_language)
+    assert result.num_looked_up == 0
+    assert runner.num_fed == [3, 1, 1]
+
+
+def test_a_model_that_was_left_out_is_fed_what_it_lacks():
+    runner = ToyRunner(draft_language)
+    drafter = beside(runner)
+    result_of(drafter, ask(REPEATING, 5))
+    log = (*REPEATING, 50, 20, 11)  # 11 never occurred: the model's turn
+    result = result_of(drafter, ask(log, 2, start=len(REPEATING), round_index=2))
+    assert result.draft_tokens == continuation(log, 2, draft_language)
+    assert runner.num_fed == [len(log), 1]
+    assert not runner.violations
+
+
+def test_a_feed_catches_up_too():
+    runner = ToyRunner(draft_language)
+    drafter = beside(runner)
+    result_of(drafter, ask(REPEATING, 5))
+    result = result_of(drafter, ask((*REPEATING, 50), 0, start=len(REPEATING), round_index=2))
+    assert (result.draft_tokens, result.num_looked_up) == ((), 0)
+    assert runner.num_fed == [len(REPEATING) + 1]
+
+
+def test_a_row_that_lacks_a_lot_is_fed_beside_its_look_up(monkeypatch):
+    monkeypatch.setattr(beside_proposer, "MOST_LACKING", len(REPEATING))
+    runner = ToyRunner(draft_language)
+    drafter = beside(runner)
+    assert result_of(drafter, ask(REPEATING, 3)).num_looked_up == 3
+    assert runner.num_fed == [len(REPEATING)]
+    log = (*REPEATING, 50)
+    result = result_of(drafter, ask(log, 3, start=len(REPEATING), round_index=2))
+    assert (result.num_looked_up, len(runner.passes)) == (3, 1)
+
+
+def test_a_tail_is_looked_up_once_the_text_begins_to_repeat():
+    """The model leads on to a passage that occurred before; that is known without more passes."""
+    script = {60: 61, 61: 20, 20: 21}
+    runner = ToyRunner(lambda context: script.get(context[-1], 5))
+    result = result_of(beside(runner), ask((*range(20, 40), 60), 6))
+    assert result.draft_tokens == (61, 20, 21, 22, 23, 24)
+    assert (result.num_looked_up, len(runner.passes)) == (3, 3)
+    assert not runner.violations
+
+
+def _follow(drafter: Drafter, truth: tuple[int, ...], start: int, num_drafts: int) -> list[int]:
+    """Rounds whose target goes on as `truth` does: what each of them accepted."""
+    log, believed, accepted = truth[:start], 0, []
+    while len(log) + num_drafts < len(truth):
+        entry = ask(log, num_drafts, start=believed, round_index=len(accepted) + 1)
+        believed = len(log)
+        drafts = result_of(drafter, entry).draft_tokens
+        right = [a == b for a, b in zip(drafts, truth[len(log) :], strict=False)]
+        accepted.append((*right, False).index(False))
+        log = truth[: len(log) + accepted[-1] + 1]
+    return accepted
+
+
+def test_a_good_model_is_preferred_to_weak_matches_and_a_bad_one_is_not():
+    """Every token occurred before, but what followed it is hardly ever what follows now."""
+    truth = continuation(PROMPT, 150, lambda context: 5 + target_language(context) % 12)
+
+    def share_of_passes(language) -> float:
+        runners = ToyRunner(language), ToyRunner(language)
+        _follow(beside(runners[0]), truth, 20, 4)
+        _follow(alone(runners[1]), truth, 20, 4)
+        assert not runners[0].violations
+        return len(runners[0].passes) / len(runners[1].passes)
+
+    assert share_of_passes(lambda context: truth[len(context) % len(truth)]) > 0.8
+    assert share_of_passes(noise_language) < 0.4
+
+
+def test_a_repeated_text_is_accepted_longer_than_the_model_alone_gets():
+    passage = continuation(PROMPT, 60)
+    truth = (*passage, *passage, *passage)
+    drafters = (beside(ToyRunner(draft_language)), alone(ToyRunner(draft_language)))
+    both, model = (_follow(drafter, truth, 60, 5) for drafter in drafters)
+    assert sum(both) / len(both) > 4 > sum(model) / len(model)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.integers(0, 6),
+            st.integers(0, 6),
+            st.booleans(),
+            st.sampled_from(["", "", "", "epoch", "release", "again"]),
+        ),
+        max_size=25,
+    ),
+    st.booleans(),
+)
+def test_whatever_happens_the_slots_hold_what_the_proposals_were_made_from(rounds, fails):
+    """The model's part is always its own continuation; rows, epochs and failures do not mix."""
+    runner = (Poisoned if fails else ToyRunner)(draft_language)
+    drafter = beside(runner)
+    rows = {name: Row(name, (*PROMPT, 7 + ord(name) % 5)) for name in "ab"}
+    for name, num_drafts, num_accepted, is_guessed, happening in rounds:
+        row = rows[name]
+        if happening == "epoch":
+            row.epoch, row.believed = row.epoch + 1, 0
+        elif happening == "release":
+            reply_of(drafter, released=[name])
+            row.believed = 0
+        item = row.entry(num_drafts)
+        result = result_of(drafter, item)
+        if happening == "again" and result.status is EntryStatus.OK:
+            assert result_of(drafter, item) == result
+        row.note(result)
+        tokens = result.draft_tokens
+        own = tokens[: len(tokens) - result.num_looked_up]
+        assert own == continuation(row.log, len(own), draft_language)
+        assert fails or not num_drafts or len(tokens) == num_drafts
+        assert fails or not runner.violations
+        if len(row.log) < 150:
+            row.commit(num_accepted, is_guessed=is_guessed)
+
+
+def test_rows_of_one_batch_go_their_own_ways():
+    runner = ToyRunner(draft_language)
+    drafter = beside(runner)
+    fresh = (31, 32, 33)
+    reply = reply_of(
+        drafter,
+        ask(REPEATING, 4, name="repeats"),
+        ask(fresh, 2, name="fresh"),
+        ask(PROMPT, 0, name="fed"),
+    )
+    repeats, other, fed = reply.results
+    assert (repeats.draft_tokens, repeats.num_looked_up) == ((50, 20, 21, 22), 4)
+    assert (other.draft_tokens, other.num_looked_up) == (continuation(fresh, 2, draft_language), 0)
+    assert (fed.status, fed.draft_tokens) == (EntryStatus.OK, ())
+    assert [[row.slot for row in rows] for rows in runner.passes] == [[1, 2], [1]]
+
+
+def test_a_row_the_model_fails_on_takes_no_other_with_it():
+    runner = Poisoned(draft_language)
+    drafter = beside(runner)
+    bad = (31, 32, min(POISONS))
+    reply = reply_of(drafter, ask(bad, 2, name="bad"), ask(REPEATING, 2, name="good"))
+    assert [one.status for one in reply.results] == [EntryStatus.FAILED, EntryStatus.OK]
+    assert reply.results[1].num_looked_up == 2
+
+
+def test_rules_are_the_models_and_look_ups_follow_none():
+    runner = ToyRunner(draft_language)
+    rules = ChoiceRules(5, temperature=0.7)
+    row = Row("s", REPEATING, rules=rules)
+    result = result_of(beside(runner), row.entry(3))
+    assert runner.opened == [rules]
+    assert result.draft_tokens == (50, 20, 21)
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_beside"),
+    [
+        ([], True),
+        (["--lookup", "off"], False),
+        (["--draft-ahead", "2"], False),
+    ],
+)
+def test_it_is_on_unless_drafts_are_made_ahead_or_it_is_turned_off(monkeypatch, flags, is_beside):
+    from draft_worker.__main__ import DraftRole
+    from draft_worker.settings import DraftSettings
+    from exspec.core.ids import Role
+    from exspec.engine import worker_model
+    from exspec.runtime.settings import load_settings
+    from exspec.wire.worker_process import Identity
+
+    monkeypatch.setattr(
+        worker_model, "load_worker_model", lambda *_: (None, ToyRunner(draft_language))
+    )
+    role = DraftRole(load_settings(DraftSettings, flags), Identity(Role.DRAFT, "d"))
+    assert isinstance(role._proposer(), BesideProposer) is is_beside
