@@ -54,7 +54,8 @@ class Wish:
         return RunPlan(self.max_tokens, self.num_in_flight, self.request_seconds, self.ignore_eos)
 
     def cluster(self) -> ClusterPlan:
-        """What all clusters have in common."""
+        """What all clusters have in common; the requests that warm them up fit, too."""
+        from exspec.bench.runs import WARM_UP_TOKENS
         from exspec.cli.cluster_plan import ClusterPlan
 
         return ClusterPlan(
@@ -62,7 +63,7 @@ class Wish:
             draft_model=self.draft_model,
             draft_vocab=self.draft_vocab,
             lookup=self.lookup,
-            max_model_len=self.max_prompt_tokens + self.max_tokens,
+            max_model_len=self.max_prompt_tokens + max(self.max_tokens, WARM_UP_TOKENS),
             kv_layout=self.kv_layout,
             num_threads=self.num_threads,
         )

@@ -208,6 +208,11 @@ def _how_it_was_made(card: Card) -> str:
 
 def _start(card: Card) -> str:
     layers = card.forecast.layers
+    if card.plan.start_from is not None:
+        return (
+            f"{_layers(card).capitalize()} of {card.plan.start_from}, a draft for the same target, "
+            "were trained further."
+        )
     if card.forecast.is_narrow:
         return (
             f"{_layers(card).capitalize()} drawn at random under the target's embedding, projected "

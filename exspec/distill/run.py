@@ -47,6 +47,8 @@ def carry_out(plan: DistillPlan, watch: Watch, clock: Clock = monotonic) -> Outc
     began = clock()
     with quiet_transformers():
         forecast = foresee(plan)
+        if plan.start_from is not None:
+            find_source(plan.start_from, None, None)
         _check_prompts(plan, watch)
         check_disk(plan, forecast)
         return _work(plan, watch, forecast, clock, began)

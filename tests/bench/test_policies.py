@@ -12,6 +12,7 @@ from exspec.bench import report_runs
 from exspec.bench.arguments import policies_of, speculations_of
 from exspec.bench.policies import YARDSTICK, configurations_of, expectations, window_of
 from exspec.bench.runs import (
+    WARM_UP_TOKENS,
     Configuration,
     RunPlan,
     Runs,
@@ -233,6 +234,7 @@ def test_what_the_draft_is_told_reaches_every_cluster_that_has_one(monkeypatch):
 
     def note(plan, role, *names):
         told.append((plan.num_speculative_tokens, role, plan.lookup, plan.draft_vocab))
+        assert plan.max_model_len >= 256 + WARM_UP_TOKENS
         return StubPlan.worker_command(plan, role, *names)
 
     noting = type("NotingPlan", (StubPlan,), {"__slots__": (), "worker_command": note})

@@ -97,6 +97,10 @@ def test_other_ways_of_making_it_are_told(card):
     assert "cross-entropy, on the target's choice at each position;" in text
     assert "12,288 tokens, all" in text
     assert "1 seconds in one run" in text
+    further = replace(card, plan=replace(card.plan, start_from="old-draft"))
+    assert "3 layers of old-draft, a draft for the same target, were trained further" in " ".join(
+        render_card(further).split()
+    )
 
 
 def test_paths_are_only_as_they_were_typed(card, tmp_path, monkeypatch):

@@ -109,6 +109,7 @@ def test_minutes_that_are_over_are_no_failure(run):
         (("--minutes", "-1"), "minutes -1.0 is not above 0"),
         (("--prompts", "/no/such/file"), "/no/such/file cannot be read"),
         (("--draft-vocab", "2"), "no room for the"),
+        (("--start-from", "/no/such/draft"), "/no/such/draft"),
         (("--device", "toaster"), "toaster"),
     ],
 )
@@ -120,7 +121,7 @@ def test_what_makes_no_sense_is_refused(run, options, words):
 
 
 def test_layers_to_start_from_say_how_many_there_are(run):
-    done = run("--from-layers", "0,1", "--json", small=SMALL[2:])
+    done = run("--from-layers", "0,1", "--minutes", "0.00001", "--json", small=SMALL[2:])
     assert json.loads(done.stdout)["layers"] == [0, 1]
 
 

@@ -191,6 +191,33 @@ def test_a_plan_out_of_bounds_is_refused_by_field(values, field):
     assert caught.value.field == field
 
 
+def test_a_draft_that_was_made_before_is_trained_further():
+    target, plan = model_of("llama-gqa"), a_plan(num_layers=2, start_from="old")
+    old = build_student(target, a_plan(num_layers=2))
+    with torch.no_grad():
+        for part in old.parameters():
+            part.add_(0.25)
+    student = build_student(target, plan, old)
+    for name, part in student.named_parameters():
+        source = old if part.requires_grad else target
+        assert torch.equal(part, source.get_parameter(name)), name
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("gpt2", {}, "old is a GPT2LMHeadModel of 2 layers; .* a LlamaForCausalLM of 2"),
+        ("llama-gqa", {"num_layers": 1}, "old is a LlamaForCausalLM of 1 layers"),
+        ("llama-mha", {}, r"another shape .* k_proj.weight is \(32, 32\), not \(16, 32\)"),
+    ],
+)
+def test_a_draft_of_another_shape_is_not_trained_further(family, changes, words):
+    old = build_student(model_of(family), a_plan(**{"num_layers": 2, **changes}))
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        build_student(model_of("llama-gqa"), a_plan(num_layers=2, start_from="old"), old)
+    assert caught.value.field == "start_from"
+
+
 def test_a_class_without_a_list_of_layers_is_refused():
     target = model_of("llama-gqa")
     target.model.layers = torch.nn.ModuleDict(

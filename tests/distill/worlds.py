@@ -9,10 +9,10 @@ from exspec.distill.plan import DistillPlan
 
 
 def tiny_plan(target: Path, out: Path, **changes) -> DistillPlan:
-    """A draft of one layer from some three hundred tokens."""
+    """A draft of one layer from some two hundred tokens."""
     small = {
-        "num_layers": 1, "draft_vocab": 200, "num_tokens": 300, "num_epochs": 4.0,
-        "num_labels": 4, "max_prompt_tokens": 240, "max_answer_tokens": 12,
+        "num_layers": 1, "draft_vocab": 200, "num_tokens": 200, "num_epochs": 3.0,
+        "num_labels": 4, "max_prompt_tokens": 240, "max_answer_tokens": 8,
     }  # fmt: skip
     return DistillPlan(**{"target": str(target), "out": out, **small, **changes})
 
