@@ -43,7 +43,7 @@ def distill(
     ] = None,
     start_from: Annotated[
         str | None,
-        typer.Option(help="A draft of the same shape to train further, in place of --from-layers."),
+        typer.Option(help="A draft to train further, or to let grow to more --layers."),
     ] = None,
     draft_vocab: Annotated[
         int, typer.Option(min=0, help="Tokens to draft over, the most frequent; 0 for all.")

@@ -7,16 +7,17 @@ What is smaller is worked out in `exspec.distill.shrinking`; here weights are ca
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from exspec.core.errors import InvalidRequestError, UnsupportedModelError
+from exspec.core.errors import UnsupportedModelError
+from exspec.distill.growing import go_on_from
 from exspec.distill.plan import DistillPlan
 from exspec.distill.shrinking import choose_layers, layers_of, shrunk
+from exspec.distill.weights import renaming, weight_of
 
 _UNBUILDABLE = (
     ArithmeticError,
@@ -39,7 +40,8 @@ def build_student(
     of the target's; embedding and head are frozen (see `frozen_parts`). Narrower, the embedding
     and the head are the target's projected on its main directions, and layers are drawn anew with
     the plan's seed. What is trained is `start`'s instead, if a draft is given that was made like
-    that before. The model is in evaluation mode: dropout, where a family has it, is off.
+    that before, with as many layers or fewer. The model is in evaluation mode: dropout, where a
+    family has it, is off.
 
     Raises:
         InvalidRequestError: if the target has fewer layers than asked for, its width cannot be
@@ -60,7 +62,7 @@ def build_student(
             _copy(student, target, num_layers, chosen)
             _freeze(student)
         if start is not None:
-            _go_on_from(start, student, plan)
+            go_on_from(start, student, plan.start_from or "the draft")
     return student
 
 
@@ -92,9 +94,9 @@ def _copy(
     student: PreTrainedModel, target: PreTrainedModel, num_layers: int, chosen: tuple[int, ...]
 ) -> None:
     """Every weight and stored buffer of the student from the target's of the same place."""
-    rename = _renaming(target, num_layers, chosen)
+    rename = renaming(target, num_layers, chosen)
     for name, mine in student.state_dict(keep_vars=True).items():
-        theirs = _weight_of(target, rename(name))
+        theirs = weight_of(target, rename(name))
         if theirs is None or theirs.shape != mine.shape:
             raise UnsupportedModelError(
                 f"no student of {num_layers} layers' {type(target).__name__} can start from layers "
@@ -104,73 +106,13 @@ def _copy(
         mine.copy_(theirs)
 
 
-def _go_on_from(start: PreTrainedModel, student: PreTrainedModel, plan: DistillPlan) -> None:
-    """The trained weights of a draft of the student's shape."""
-    num_layers = layers_of(start.config)
-    if type(start) is not type(student) or num_layers != plan.num_layers:
-        raise InvalidRequestError(
-            f"{plan.start_from} is a {type(start).__name__} of {num_layers} layers; the draft to "
-            f"be made is a {type(student).__name__} of {plan.num_layers}",
-            field="start_from",
-        )
-    for name, mine in student.named_parameters():
-        theirs = _weight_of(start, name)
-        if not mine.requires_grad:
-            continue
-        if theirs is None or theirs.shape != mine.shape:
-            raise InvalidRequestError(
-                f"{plan.start_from} has another shape than the draft to be made: its {name} is "
-                f"{'missing' if theirs is None else tuple(theirs.shape)}, not {tuple(mine.shape)}",
-                field="start_from",
-            )
-        mine.copy_(theirs)
-
-
-def _renaming(
-    target: PreTrainedModel, num_layers: int, chosen: tuple[int, ...]
-) -> Callable[[str], str]:
-    """From a name in the student to the name in the target."""
-    lists = _layer_lists(target, num_layers)
-
-    def rename(name: str) -> str:
-        for prefix in lists:
-            if name.startswith(prefix):
-                index, _, rest = name.removeprefix(prefix).partition(".")
-                return f"{prefix}{chosen[int(index)]}.{rest}"
-        return name
-
-    return rename
-
-
-def _layer_lists(target: PreTrainedModel, num_layers: int) -> list[str]:
-    """Prefixes of the lists that hold one module per layer: the outermost of that length."""
-    found: list[str] = []
-    for name, module in target.named_modules():
-        is_list = isinstance(module, nn.ModuleList) and len(module) == num_layers
-        if is_list and not any(name.startswith(outer) for outer in found):
-            found.append(f"{name}.")
-    if not found:
-        raise UnsupportedModelError(
-            f"{type(target).__name__} keeps its {num_layers} layers in no list that could be cut"
-        )
-    return found
-
-
-def _weight_of(model: nn.Module, name: str) -> torch.Tensor | None:
-    """A weight or buffer by its dotted name; also where the layer is packed."""
-    place: Any = model
-    for part in name.split("."):
-        place = getattr(place, part, None)
-    return place if isinstance(place, torch.Tensor) else None
-
-
 def _project(student: PreTrainedModel, target: PreTrainedModel) -> None:
     """Embedding, positions and head of a narrower student from the target's."""
     mine, theirs = student.get_input_embeddings(), target.get_input_embeddings()
     table = _table(theirs)
     basis = _main_directions(table, _table(mine).shape[1])
     for name, module in student.named_modules():
-        source = _weight_of(target, f"{name}.weight")
+        source = weight_of(target, f"{name}.weight")
         if isinstance(module, nn.Embedding) and source is not None:
             _fill(module.weight, source, basis)
     head, source = student.get_output_embeddings(), target.get_output_embeddings()

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from exspec.core.errors import InvalidRequestError, UnsupportedModelError
+from exspec.distill import growing, weights
 from exspec.distill.plan import DistillPlan
 from exspec.distill.student import build_student, frozen_parts
 from exspec.engine.packing import pack_linears
@@ -207,8 +208,7 @@ def test_a_draft_that_was_made_before_is_trained_further():
     ("family", "changes", "words"),
     [
         ("gpt2", {}, "old is a GPT2LMHeadModel of 2 layers; .* a LlamaForCausalLM of 2"),
-        ("llama-gqa", {"num_layers": 1}, "old is a LlamaForCausalLM of 1 layers"),
-        ("llama-mha", {}, r"another shape .* k_proj.weight is \(32, 32\), not \(16, 32\)"),
+        ("llama-mha", {}, r"another shape .*k_proj.weight is \(32, 32\), not \(16, 32\)"),
     ],
 )
 def test_a_draft_of_another_shape_is_not_trained_further(family, changes, words):
@@ -216,6 +216,37 @@ def test_a_draft_of_another_shape_is_not_trained_further(family, changes, words)
     with pytest.raises(InvalidRequestError, match=words) as caught:
         build_student(model_of("llama-gqa"), a_plan(num_layers=2, start_from="old"), old)
     assert caught.value.field == "start_from"
+
+
+def test_a_draft_of_more_layers_is_not_trained_further():
+    old = build_student(model_of("llama-gqa"), a_plan(num_layers=2))
+    with pytest.raises(InvalidRequestError, match=r"old is a LlamaForCausalLM of 2 layers; .* of 1"):
+        build_student(model_of("llama-gqa"), a_plan(num_layers=1, start_from="old"), old)
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "qwen3", "gpt2", "opt", "glm4"])
+def test_a_draft_grows_deeper_without_unlearning(family):
+    """It says the same with new layers, and these can learn."""
+    target = model_of(family)
+    old = build_student(target, a_plan(num_layers=1, from_layers=(1,)))
+    with torch.no_grad():
+        for part in old.parameters():
+            if part.requires_grad:
+                part.mul_(1.1)
+    student = build_student(target, a_plan(num_layers=2, start_from="old"), old)
+    ids = torch.tensor([[5, 9, 23, 7, 40]])
+    torch.testing.assert_close(student(ids).logits, old(ids).logits, rtol=1e-4, atol=1e-4)
+    student(ids).logits.square().sum().backward()
+    layers = weights.layer_lists(student, 2)
+    grown = [p for n, p in student.named_parameters() if n.startswith(f"{layers[0]}0.")]
+    assert sum(float(part.grad.abs().sum()) for part in grown if part.grad is not None) > 0
+
+
+def test_layers_that_cannot_be_silent_are_not_added(monkeypatch):
+    old = build_student(model_of("llama-gqa"), a_plan(num_layers=1))
+    monkeypatch.setattr(growing, "_silence", lambda student, added: None)
+    with pytest.raises(UnsupportedModelError, match="cannot be added to a draft"):
+        build_student(model_of("llama-gqa"), a_plan(num_layers=2, start_from="old"), old)
 
 
 def test_a_class_without_a_list_of_layers_is_refused():
