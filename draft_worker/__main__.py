@@ -141,7 +141,12 @@ def _order(settings: DraftSettings, place: RankPlace | None) -> ModelOrder:
     from exspec.engine.worker_model import ModelOrder
 
     return ModelOrder(
-        Role.DRAFT, settings.model, settings.max_num_seqs, place, settings.draft_vocab
+        Role.DRAFT,
+        settings.model,
+        settings.max_num_seqs,
+        place,
+        settings.draft_vocab,
+        draft_weights=settings.draft_weights,
     )
 
 

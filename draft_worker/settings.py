@@ -67,6 +67,14 @@ class DraftSettings(ModelWorkerSettings):
         " the model brings in draft_vocab.json. Not for ngram.",
     )
 
+    draft_weights: Literal["auto", "int8", "bfloat16", "full", "modules"] = Field(
+        "auto",
+        description="Weights a draft of the Llama family (Llama, Mistral, Qwen2, Qwen3) computes "
+        "with on a CPU, in a forward pass made for drafting: eight bits, bfloat16, or as they are; "
+        "auto: eight bits where the processor is fast at them. modules: transformers' own modules, "
+        "as all other drafts run. The output is the same; fewer bits cost a little acceptance.",
+    )
+
     @field_validator("model")
     @classmethod
     def _ngram_is_no_model(cls, value: str, values: ValidationInfo) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from exspec.core.errors import InvalidRequestError
 
 LAYOUTS = ("slots", "padded")
+DRAFT_WEIGHTS = ("auto", "int8", "bfloat16", "full", "modules")
 POLICIES = ("eqspec", "exspec", "eqspec-static", "exspec-paper")
 
 
@@ -108,3 +109,13 @@ def _require_policy(policy: str, field: str) -> None:
         raise InvalidRequestError(
             f"unknown policy {policy!r}, expected one of {', '.join(POLICIES)}", field=field
         )
+
+
+def weights_of(text: str) -> str:
+    """What draft models are told of their weights."""
+    if text not in DRAFT_WEIGHTS:
+        raise InvalidRequestError(
+            f"unknown draft weights {text!r}, expected one of {', '.join(DRAFT_WEIGHTS)}",
+            field="draft_weights",
+        )
+    return text

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from exspec.bench.load import ignore_progress
 from exspec.core.errors import InvalidRequestError
+from exspec.engine.fused.fusing import AUTO
 from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.loading import ModelSettings, load_model
 from exspec.engine.model_runner import ModelRunner, RowInput
@@ -39,6 +40,7 @@ class DraftCostPlan:
     contexts: tuple[int, ...]
     num_speculative_tokens: int
     num_rounds: int
+    draft_weights: str = AUTO
 
     def __post_init__(self) -> None:
         if not self.contexts or min(self.contexts) <= TINY_CONTEXT:
@@ -189,7 +191,9 @@ class _Rounds:
     def __init__(self, plan: DraftCostPlan, contexts: Sequence[int]) -> None:
         self._num_drafts = plan.num_speculative_tokens
         self._contexts = tuple(contexts)
-        loaded = load_model(ModelSettings(plan.model, device="cpu"))
+        loaded = load_model(
+            ModelSettings(plan.model, device="cpu", draft_weights=plan.draft_weights)
+        )
         capacity = max(contexts) + plan.num_speculative_tokens
         if capacity > loaded.facts.max_length:
             raise InvalidRequestError(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from exspec.bench.draft_cost import MAX_REST_GROWTH, DraftCost, DraftCostPlan, DraftCosts
+from exspec.bench.step_cost import StepCost
 
 DRAFT_COST_COLUMNS = (
     "context",
@@ -17,6 +20,40 @@ DRAFT_COST_COLUMNS = (
     "to the\nshortest",
     "with a prefill\nevery round",
 )
+
+
+STEP_COST_COLUMNS = (
+    "rows",
+    "draft step\nfastest ms",
+    "median ms",
+    "plain step\nfastest ms",
+    "median ms",
+    "share of the\nplain step",
+    "of medians",
+)
+
+
+def step_cost_rows(costs: Sequence[StepCost]) -> list[tuple[str, ...]]:
+    """Cells of every batch size."""
+    return [
+        (
+            str(cost.num_rows),
+            _ms(min(cost.draft_seconds)),
+            _ms(statistics.median(cost.draft_seconds)),
+            _ms(min(cost.target_seconds)),
+            _ms(statistics.median(cost.target_seconds)),
+            f"{cost.share:.1%}",
+            f"{cost.median_share:.1%}",
+        )
+        for cost in costs
+    ]
+
+
+def step_cost_dict(costs: Sequence[StepCost]) -> list[dict[str, object]]:
+    """For JSON."""
+    return [
+        {**asdict(cost), "share": cost.share, "median_share": cost.median_share} for cost in costs
+    ]
 
 
 def draft_cost_rows(costs: DraftCosts) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""`exspec bench`: where a round's time goes, what drafting costs, how memory behaves.
+"""`exspec bench`: where a round's time goes, how memory behaves.
 
 Options, progress and tables; what is measured is in `exspec.bench`. The helpers at the end are
 shared with `exspec audit`.
@@ -131,38 +131,6 @@ def _show_rounds(title: str, samples: Sequence[RoundsSample], json_to: str | Non
         style = None if expectation.is_met else "red"
         console.print(report.expectation_line(expectation), style=style, markup=False)
     write_json(json_to, report.rounds_dict(samples, expected))
-
-
-@app.command("draft-cost")
-@tells_errors
-def draft_cost(
-    model: Annotated[
-        str, typer.Option(help="Draft model: name, directory or GGUF file.")
-    ] = "smollm2-draft",
-    contexts: Annotated[str, typer.Option(help="Context lengths, with commas.")] = "128,1024",
-    num_speculative_tokens: Annotated[
-        int, typer.Option(min=1, max=64, help="Draft tokens per round.")
-    ] = 5,
-    num_rounds: Annotated[int, typer.Option(min=1, help="Rounds per context.")] = 20,
-    json_to: JsonTo = None,
-) -> None:
-    """Time to draft K tokens against the length of the context; the ratios are the result."""
-    from exspec.bench import report_draft
-    from exspec.bench.arguments import numbers_of
-    from exspec.bench.draft_cost import DraftCostPlan, measure_draft_cost
-
-    lengths = numbers_of("contexts", contexts)
-    plan = DraftCostPlan(model, lengths, num_speculative_tokens, num_rounds)
-    with steps() as progress:
-        task = progress.add_task("rounds", total=num_rounds * (len(lengths) + 1))
-        costs = measure_draft_cost(plan, lambda: progress.advance(task))
-    console = report_console(json_to)
-    title = f"drafting with {model}, K = {num_speculative_tokens}, {num_rounds} rounds per context"
-    rows = report_draft.draft_cost_rows(costs)
-    show_table(console, title, report_draft.DRAFT_COST_COLUMNS, rows)
-    for line in report_draft.draft_cost_lines(costs):
-        console.print(line, markup=False)
-    write_json(json_to, report_draft.draft_cost_dict(plan, costs))
 
 
 @app.command()

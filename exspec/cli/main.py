@@ -6,6 +6,7 @@ import typer
 
 from exspec.cli.audit import app as audit_app
 from exspec.cli.bench import app as bench_app
+from exspec.cli.bench_draft_cost import draft_cost
 from exspec.cli.bench_drafts import drafts
 from exspec.cli.bench_policies import grouping, policies
 from exspec.cli.bench_sampling import choosing_cost, sampling
@@ -51,6 +52,7 @@ bench_app.command()(grouping)
 bench_app.command()(targets)
 bench_app.command()(drafts)
 bench_app.command()(sampling)
+bench_app.command("draft-cost")(draft_cost)
 bench_app.command("choosing-cost")(choosing_cost)
 app.add_typer(bench_app, name="bench")
 app.command()(version)

@@ -57,7 +57,7 @@ class OwnHead:
 
     def best(self, logits: torch.Tensor) -> torch.Tensor:
         """See `Head`."""
-        return _first_largest(logits)
+        return first_largest(logits)
 
     @property
     def token_ids(self) -> torch.Tensor | None:
@@ -109,7 +109,7 @@ class CutHead:
 
     def best(self, logits: torch.Tensor) -> torch.Tensor:
         """See `Head`."""
-        places = _first_largest(logits)
+        places = first_largest(logits)
         return torch.where(places == NOT_FINITE, places, self._ids[places])
 
     @property
@@ -133,7 +133,7 @@ _BLOCK = 128
 """Logits of which the largest is found first: many times faster than torch's argmax on a CPU."""
 
 
-def _first_largest(logits: torch.Tensor) -> torch.Tensor:
+def first_largest(logits: torch.Tensor) -> torch.Tensor:
     """Indices `[M]` of the largest of `[M, vocab_size]`, the first of equals, or `NOT_FINITE`."""
     if not logits.shape[0]:
         return torch.empty(0, dtype=torch.long, device=logits.device)

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from exspec.core.errors import UnsupportedModelError
 from exspec.core.models import ModelFacts, TokenizerAssets
+from exspec.engine.fused.reading import FusedModel
 from exspec.engine.kv.hf_adapter import AttentionShape
 from exspec.engine.kv.store import KvShape
 from exspec.engine.ranks import Ranks
@@ -21,6 +22,7 @@ class LoadedModel:
     `draft_vocabulary` holds the token ids worth drafting over, if the model came with a list.
     On a CPU in float32 the model's linear layers are packed (`exspec.engine.packing`). `ranks` are
     the processes the model is spread over, None if it is whole; `attention` is this rank's share.
+    `fused` runs in place of the modules of a draft model, if it can.
     """
 
     model: PreTrainedModel
@@ -29,6 +31,7 @@ class LoadedModel:
     attention: AttentionShape
     draft_vocabulary: tuple[int, ...] = ()
     ranks: Ranks | None = None
+    fused: FusedModel | None = None
 
 
 def kv_shape_of(

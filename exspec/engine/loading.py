@@ -25,6 +25,7 @@ from transformers.utils import logging as hf_logging
 from exspec.core.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
 from exspec.engine.draft_vocabulary import read_draft_vocabulary
 from exspec.engine.facts import facts_of
+from exspec.engine.fused.fusing import MODULES, fuse_draft
 from exspec.engine.gguf_reading import reading_once
 from exspec.engine.loaded import LoadedModel
 from exspec.engine.packing import pack_linears
@@ -77,7 +78,8 @@ class ModelSettings:
     float32, float64. `device` is "auto" or torch's name of one. `trust_remote_code` lets the
     model's own Python code run. `served_name` defaults to `model`; `max_model_len` (tokens, prompt
     included) to what the model is made for. `device_map` (auto, balanced, sequential, or JSON) puts
-    layers on several devices; `ranks` are the processes that share the model.
+    layers on several devices; `ranks` are the processes that share the model. `draft_weights` is
+    for a draft model: see `exspec.engine.fused.fusing.fuse_draft`.
     """
 
     model: str
@@ -90,6 +92,7 @@ class ModelSettings:
     max_model_len: int | None = None
     device_map: str = ""
     ranks: Ranks | None = None
+    draft_weights: str = MODULES
 
 
 def load_model(settings: ModelSettings) -> LoadedModel:
@@ -140,7 +143,9 @@ def wrap_model(
     facts = facts_of(model, settings.served_name or settings.model, settings.max_model_len, reading)
     pack_linears(model)
     check_computation(model, attention, facts.max_length)
-    return LoadedModel(model, facts, reading.assets, attention)
+    can_fuse = settings.ranks is None and settings.draft_weights != MODULES
+    fused = fuse_draft(model, attention, facts, settings.draft_weights) if can_fuse else None
+    return LoadedModel(model, facts, reading.assets, attention, fused=fused)
 
 
 def _compute_experts_plainly(model: PreTrainedModel) -> None:

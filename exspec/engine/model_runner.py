@@ -16,7 +16,7 @@ from exspec.core.models import ModelFacts
 from exspec.engine.choosing.choosing import Choosing, Matcher
 from exspec.engine.choosing.passes import PassLogits
 from exspec.engine.finished_pass import FinishedPass, origin_of, stuck_rows
-from exspec.engine.heads import CutHead, Head, OwnHead
+from exspec.engine.fused.head import head_of
 from exspec.engine.kv.hf_adapter import PassCache, adopt, attending, cache_keyword
 from exspec.engine.kv.layout import KvLayout, KvLayoutName, RowSpan
 from exspec.engine.kv.padded import PaddedLayout
@@ -79,16 +79,14 @@ class ModelRunner:
         self._filled = [0] * num_slots
         self._unclean = set[int]()
         """Slots of a pass that is not through, or was not: what they hold is unknown."""
-        self._cache_keyword = cache_keyword(self._model)
+        self._cache_keyword = "cache" if loaded.fused else cache_keyword(self._model)
         self._bounds = RowBounds(
             num_slots, self.capacity, num_embeddings_of(self._model), loaded.facts.vocab_size
         )
         self._open_matcher = open_matcher
         self._agree = None if loaded.ranks is None else loaded.ranks.agree
         """Over what decides how a pass goes on: ranks that went different ways would hang."""
-        self._head: Head = (
-            OwnHead(self._model) if choices_among is None else CutHead(self._model, choices_among)
-        )
+        self._head = head_of(loaded, choices_among)
 
     @property
     def kv_bytes(self) -> int:

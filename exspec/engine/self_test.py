@@ -7,7 +7,8 @@ the cache) shows in its logits, whatever it is called.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -32,8 +33,13 @@ from exspec.engine.rows import RowInput, pack
 _LENGTHS = (14, 7)
 """Tokens of the two rows in the end, or what the model has positions for."""
 
-_TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.2}
+TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.2}
 """Largest difference of a logit, as a share of the largest logit."""
+
+
+Forward = Callable[..., torch.Tensor]
+"""Runs flat tokens with a cache of ours: called with the places wanted `[M]` and, by keyword,
+`input_ids` and `position_ids` `[1, N]` and `cache`; logits `[M, n]`."""
 
 
 @torch.inference_mode()
@@ -43,23 +49,40 @@ def check_computation(model: PreTrainedModel, attention: AttentionShape, max_len
     Raises:
         UnsupportedModelError: for that, and for logits that are not finite at all.
     """
-    rows = [_tokens(min(length, max_length), model) for length in _LENGTHS]
+    rows = sample_rows(model, max_length)
     with refusing_failures(model):
-        ours, starts = _our_logits(model, attention, rows)
+        ours, starts = logits_of_two_passes(run_modules(model), model, attention, rows)
         own = [_own_logits(model, row)[start:] for row, start in zip(rows, starts, strict=True)]
     _compare(type(model).__name__, ours, torch.cat(own))
 
 
+def sample_rows(model: PreTrainedModel, max_length: int) -> list[tuple[int, ...]]:
+    """Rows of different lengths, up to `max_length`, of ids from all over the vocabulary."""
+    return [_tokens(min(length, max_length), model) for length in _LENGTHS]
+
+
 def _tokens(length: int, model: PreTrainedModel) -> tuple[int, ...]:
-    """Ids from all over the vocabulary."""
     num_ids = num_embeddings_of(model)
     return tuple((1 + 7919 * (i + length)) % num_ids for i in range(length))
 
 
-def _our_logits(
-    model: PreTrainedModel, attention: AttentionShape, rows: Sequence[tuple[int, ...]]
+def run_modules(model: PreTrainedModel) -> Forward:
+    """The model's own modules."""
+
+    def run(wanted: torch.Tensor, **inputs: Any) -> torch.Tensor:  # noqa: ANN401
+        inputs[cache_keyword(model)] = inputs.pop("cache")
+        return model(**inputs, use_cache=True).logits[0, wanted]
+
+    return run
+
+
+def logits_of_two_passes(
+    forward: Forward,
+    model: PreTrainedModel,
+    attention: AttentionShape,
+    rows: Sequence[tuple[int, ...]],
 ) -> tuple[torch.Tensor, list[int]]:
-    """Logits `[M, vocab_size]` of the second of two passes, and where its rows start.
+    """Logits `[M, n]` of the second of two passes, and where its rows start.
 
     The first pass ends each row with a token that the second one takes back.
     """
@@ -74,28 +97,26 @@ def _our_logits(
         for slot, (row, start) in enumerate(zip(rows, starts, strict=True))
     ]
     with our_attention(model):
-        _run(model, layout, first, attention)
-        return _run(model, layout, second, attention), starts
+        _run(forward, layout, first, attention)
+        return _run(forward, layout, second, attention), starts
 
 
 def _run(
-    model: PreTrainedModel,
+    forward: Forward,
     layout: SlotsLayout,
     rows: Sequence[RowInput],
     attention: AttentionShape,
 ) -> torch.Tensor:
-    """One pass as the model runner does it; logits `[M, vocab_size]` in the rows' order."""
+    """One pass as the model runner does it; logits `[M, n]` in the rows' order."""
     spans = [RowSpan(i, row.slot, row.start, len(row.tokens)) for i, row in enumerate(rows)]
     num_query_groups = attention.num_heads // attention.num_kv_heads
     plan = plan_pass(layout.place(spans), layout.store, num_query_groups)
     ids, positions, wanted = (
-        torch.from_numpy(values).to(model.device) for values in pack(rows, plan.order)
+        torch.from_numpy(values).to(layout.store.shape.device) for values in pack(rows, plan.order)
     )
     cache = PassCache(layout.store, plan)
-    arguments = {cache_keyword(model): cache, "use_cache": True}
     with attending(cache):
-        logits = model(input_ids=ids[None], position_ids=positions[None], **arguments).logits
-    return logits[0, wanted]
+        return forward(wanted, input_ids=ids[None], position_ids=positions[None], cache=cache)
 
 
 def _own_logits(model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
@@ -117,7 +138,7 @@ def _compare(name: str, ours: torch.Tensor, own: torch.Tensor) -> None:
         raise UnsupportedModelError(f"{name}: the model's logits are not finite")
     ours, own = ours[is_finite], own[is_finite]
     scale = own.abs().amax().clamp_min(torch.finfo(own.dtype).tiny)
-    differs = ~((ours - own).abs().amax(dim=-1) <= _TOLERANCES.get(own.dtype, 0.2) * scale)
+    differs = ~((ours - own).abs().amax(dim=-1) <= TOLERANCES.get(own.dtype, 0.2) * scale)
     num_allowed = 0 if own.dtype in (torch.float32, torch.float64) else len(own) // 3
     if int(differs.sum()) > num_allowed:
         raise UnsupportedModelError(

@@ -6,13 +6,14 @@ import logging
 import os
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from exspec.core.errors import ExspecError
 from exspec.core.ids import Role
 from exspec.engine.draft_vocabulary import find_draft_vocabulary
+from exspec.engine.fused.fusing import MODULES, give_up_layers
 from exspec.engine.grammars import GrammarCompiler
 from exspec.engine.kv.layout import KvLayoutName
 from exspec.engine.loading import LoadedModel, ModelSettings, load_model
@@ -35,7 +36,8 @@ class ModelOrder:
 
     A draft that comes with a vocabulary of its own, or is given one (`draft_vocab`, see
     `find_draft_vocabulary`), chooses among those tokens only: the target decides, so that costs
-    acceptance at most, and saves most of the head.
+    acceptance at most, and saves most of the head. `draft_weights`: see
+    `exspec.engine.fused.fusing`.
     """
 
     role: Role
@@ -43,6 +45,7 @@ class ModelOrder:
     num_slots: int
     place: RankPlace | None = None
     draft_vocab: str = ""
+    draft_weights: str = MODULES
 
 
 def load_worker_model(
@@ -139,7 +142,8 @@ def _load(
     if settings.num_threads is not None or num_ranks > 1:
         share = max(1, torch.get_num_threads() // num_ranks)
         torch.set_num_threads(settings.num_threads or share)
-    loaded = load_model(_model_settings(settings, order.model, ranks))
+    wanted = _model_settings(settings, order.model, ranks)
+    loaded = load_model(replace(wanted, draft_weights=order.draft_weights))
     grammars = GrammarCompiler(loaded.tokenizer, loaded.facts)
     runner = ModelRunner(
         loaded,
@@ -149,6 +153,8 @@ def _load(
         choices_among=_draft_vocabulary(order, loaded) if order.role is Role.DRAFT else None,
         open_matcher=grammars.open,
     )
+    if loaded.fused is not None:
+        give_up_layers(loaded.model)
     runner.warm_up()
     if ranks is None or ranks.is_leader:  # the others never hear of rules
         grammars.prepare()

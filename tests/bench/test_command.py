@@ -8,7 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from exspec.cli.bench import app
+from exspec.cli.main import bench_app as app
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,8 @@ from exspec.cli.bench import app
         (["rounds", "--batch-sizes", "1,x"], "--batch-sizes"),
         (["rounds", "--dataset", "lines:/does/not/exist"], "/does/not/exist"),
         (["draft-cost", "--contexts", "4"], "contexts"),
+        (["draft-cost", "--batch-sizes", "0"], "--batch-sizes"),
+        (["draft-cost", "--draft-weights", "int7"], "unknown draft weights 'int7'"),
         (["memory", "--num-requests", "500,50"], "growing counts"),
     ],
 )

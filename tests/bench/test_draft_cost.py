@@ -14,7 +14,9 @@ from exspec.bench.draft_cost import (
     ObservedRound,
     measure_draft_cost,
 )
+from exspec.bench.step_cost import StepCost, StepCostPlan, measure_step_cost
 from exspec.core.errors import InvalidRequestError
+from exspec.engine.loading import ModelSettings
 from exspec.engine.model_runner import ModelRunner
 
 
@@ -86,3 +88,41 @@ def test_contexts_must_be_longer_than_the_tiny_one(contexts):
 def test_a_context_that_does_not_fit_is_refused(model_dir):
     with pytest.raises(InvalidRequestError, match="do not fit the model's 64"):
         measure_draft_cost(DraftCostPlan(model_dir, (63,), 3, 1))
+
+
+def test_steps_of_draft_and_target_are_taken_in_turn(model_dir, monkeypatch):
+    passes = []
+    forward = ModelRunner.forward
+
+    def seen(self, rows):
+        passes.append((self, [(row.slot, row.start, len(row.tokens)) for row in rows]))
+        return forward(self, rows)
+
+    monkeypatch.setattr(ModelRunner, "forward", seen)
+    settings = ModelSettings(model_dir, device="cpu")
+    costs = measure_step_cost(StepCostPlan(settings, settings, (1, 3), 12, 2))
+    assert [cost.num_rows for cost in costs] == [1, 3]
+    assert all(len(cost.draft_seconds) == len(cost.target_seconds) == 2 for cost in costs)
+    steps = [(runner, rows) for runner, rows in passes if rows[0][1] == 12]
+    assert [len(rows) for _, rows in steps] == [1, 1, 1, 1, 3, 3, 3, 3] * 2
+    assert all(rows[-1] == (len(rows) - 1, 12, 1) for _, rows in steps)
+    draft, target = steps[0][0], steps[2][0]
+    assert [runner is draft for runner, _ in steps] == [True, True, False, False] * 4
+    assert draft is not target
+
+
+def test_the_share_is_of_the_fastest_steps():
+    cost = StepCost(2, (0.003, 0.002, 0.009), (0.05, 0.04, 0.06))
+    assert cost.share == pytest.approx(0.05)
+    assert cost.median_share == pytest.approx(0.06)
+    (row,) = report_draft.step_cost_rows([cost])
+    assert row == ("2", "2.00", "3.00", "40.00", "50.00", "5.0%", "6.0%")
+    assert len(row) == len(report_draft.STEP_COST_COLUMNS)
+
+
+def test_steps_must_fit_the_context(model_dir):
+    settings = ModelSettings(model_dir, device="cpu")
+    with pytest.raises(InvalidRequestError, match="do not fit"):
+        measure_step_cost(StepCostPlan(settings, settings, (1,), 64, 1))
+    with pytest.raises(InvalidRequestError, match="row"):
+        StepCostPlan(settings, settings, (), 12, 1)

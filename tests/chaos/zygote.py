@@ -17,6 +17,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
@@ -64,7 +65,10 @@ def serve(orders: TextIO, answers: TextIO) -> None:
 def _load(module: str, arguments: Sequence[str]) -> None:
     """Load the model of such a worker; its forks find it loaded."""
     settings = load_settings(SETTINGS[module], arguments)
-    worker_model.load_model(worker_model._model_settings(settings, settings.model, None))
+    wanted = worker_model._model_settings(settings, settings.model, None)
+    if isinstance(settings, DraftSettings):
+        wanted = replace(wanted, draft_weights=settings.draft_weights)
+    worker_model.load_model(wanted)
     gc.collect()
     gc.freeze()
 
