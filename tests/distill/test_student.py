@@ -220,7 +220,9 @@ def test_a_draft_of_another_shape_is_not_trained_further(family, changes, words)
 
 def test_a_draft_of_more_layers_is_not_trained_further():
     old = build_student(model_of("llama-gqa"), a_plan(num_layers=2))
-    with pytest.raises(InvalidRequestError, match=r"old is a LlamaForCausalLM of 2 layers; .* of 1"):
+    with pytest.raises(
+        InvalidRequestError, match=r"old is a LlamaForCausalLM of 2 layers; .* of 1"
+    ):
         build_student(model_of("llama-gqa"), a_plan(num_layers=1, start_from="old"), old)
 
 
