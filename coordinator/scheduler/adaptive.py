@@ -182,6 +182,7 @@ class AdaptiveSpeculation:
         self._predicted.update(scores[chosen] / scores[0])
         if not chosen:
             self._pool.fade()
+            costs.note_nothing_drafted({one.draft for one in candidates})
         if chosen and not habit.num_drafts:
             return _probe(candidates, chosen)
         counts = outlook.counts(chosen, scores[chosen])

@@ -89,9 +89,14 @@ class Mean:
     def __init__(self, rate: float, start: float = 0.0) -> None:
         self._rate = rate
         self.value = start
-        self.num_seen = 0
+        self.num_seen = 0.0
 
     def update(self, value: float) -> None:
         """Learn from one value; the first few count equally."""
         self.num_seen += 1
         self.value += max(self._rate, 1 / self.num_seen) * (value - self.value)
+
+    def fade(self, memory: float, least: float) -> None:
+        """No value came: what was seen counts less, but as much as `least` values."""
+        seen = min(self.num_seen, 1 / self._rate)
+        self.num_seen = max(min(least, seen), memory * seen)

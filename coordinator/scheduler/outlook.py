@@ -78,7 +78,10 @@ class Outlook:
         """
         price = tokens_per_second * self._costs.marginal_seconds(self._target, FED_TO_TARGET)
         prices = {
-            worker: price + tokens_per_second * self._costs.marginal_seconds(worker, PROPOSED)
+            worker: price
+            + tokens_per_second
+            * self._costs.made_share(worker)
+            * self._costs.marginal_seconds(worker, PROPOSED)
             for worker in self._num_drafting
         }
         return tuple(

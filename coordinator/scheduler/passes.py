@@ -5,7 +5,7 @@ A linear model of each worker's pass, and the time of the wire to it. Reads batc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.scheduler.commands import DraftOrder, VerifyOrder
@@ -23,6 +23,10 @@ MOST_CROWDED = 4.0
 """A pass that takes more than this many times as long is slow for another reason."""
 LEAST_SEEN = 4
 """Passes seen before a forecast is acted on."""
+FADING = 0.97
+"""What the share that is looked up counts after a round in which nothing was drafted."""
+FADED_BATCHES = 2.0
+"""Batches it does not fade below."""
 
 
 @dataclass(slots=True)
@@ -66,6 +70,11 @@ class PassCosts:
         """A batch that proposed something was answered; a model made that share of it."""
         self._of(worker).usual_draft.update(cost.busy_seconds)
         self._of(worker).made_share.update(made_share)
+
+    def note_nothing_drafted(self, workers: Iterable[Worker]) -> None:
+        """A round did without these draft workers: how much they look up may have changed."""
+        for worker in workers:
+            self._of(worker).made_share.fade(FADING, FADED_BATCHES)
 
     def forget(self, worker: Worker) -> None:
         """A worker left."""

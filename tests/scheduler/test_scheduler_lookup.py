@@ -95,6 +95,18 @@ def test_it_comes_near_what_a_fixed_k_brings_and_stays_above_plain_decoding(
     assert learned > 0.85 * max(others)  # tries and the luck of acceptance included
 
 
+@pytest.mark.parametrize("num_rows", [1, 4, 8])
+def test_look_ups_that_begin_to_help_end_a_time_without_drafts(num_rows):
+    """A model whose every step takes as long as a verify is given up; its look-ups are not."""
+    dearest = Machine(draft=0.0005, draft_step=0.02)
+    loop = LookupLoop(dearest, lambda now: 0.02, batch_size=num_rows, share=0.0)
+    loop.fill(num_rows)
+    plain = rate_of(loop.run_until(500)[400:])
+    loop.share = 0.95
+    loop.run_until(600)
+    assert rate_of(loop.run_until(400)) > 1.15 * plain
+
+
 def _orders(*numbers: int) -> list[DraftOrder]:
     return [DraftOrder(EntryKey(f"s{i}", 0, 1), 4, 6, n) for i, n in enumerate(numbers)]
 
