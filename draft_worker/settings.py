@@ -64,7 +64,7 @@ class DraftSettings(ModelWorkerSettings):
         description="Tokens the draft chooses among, which makes it cheaper and never changes the "
         "output: a JSON file (a list of token ids, or an object with such a list as token_ids), a "
         "number N (special tokens, and the likeliest as the tokenizer tells), or all; empty: what "
-        " the model brings in draft_vocab.json. Not for ngram.",
+        "the model brings in draft_vocab.json. Not for ngram.",
     )
 
     draft_weights: Literal["auto", "int8", "bfloat16", "full", "modules"] = Field(
@@ -94,6 +94,6 @@ class DraftSettings(ModelWorkerSettings):
     def _at_least_one_token(cls, value: str, values: ValidationInfo) -> str:
         if value and values.data.get("model") == NGRAM:
             raise ValueError("the n-gram draft has no vocabulary to cut")
-        if value.lstrip("+-").isdecimal() and int(value) < 1:
+        if value[value.startswith(("+", "-")) :].isdecimal() and int(value) < 1:
             raise ValueError("at least 1 token is needed")
         return value

@@ -51,6 +51,7 @@ class ClusterPlan:
     generation_config: str | None = NO_ADVICE
     draft_sample_method: str | None = None
     draft_vocab: str | None = None
+    draft_weights: str | None = None
     lookup: str | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
@@ -102,6 +103,7 @@ class ClusterPlan:
             "--num-threads": self._threads(self.num_targets if is_target else self.num_drafts),
             "--draft-sample-method": None if is_target else self.draft_sample_method,
             "--draft-vocab": None if is_target else self.draft_vocab,
+            "--draft-weights": None if is_target else self.draft_weights,
             "--lookup": None if is_target else self.lookup,
             **self._service_flags(port_file),
         }

@@ -62,6 +62,13 @@ DraftVocab = Annotated[
         "Default: what the draft brings in draft_vocab.json, else all.",
     ),
 ]
+DraftWeights = Annotated[
+    Literal["auto", "int8", "bfloat16", "full", "modules"] | None,
+    typer.Option(
+        help="Weights a draft of the Llama family computes with on a CPU. Default: the draft "
+        "worker's, auto."
+    ),
+]
 LookupMode = Annotated[
     Literal["beside", "off"] | None,
     typer.Option(

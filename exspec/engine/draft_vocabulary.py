@@ -41,7 +41,7 @@ def find_draft_vocabulary(wanted: str, loaded: LoadedModel) -> tuple[int, ...] |
         if wrong := _outside(loaded.draft_vocabulary, loaded):
             raise UnsupportedModelError(f"{FILE_NAME}: {wrong}")
         return tuple(sorted(loaded.draft_vocabulary)) or None
-    if wanted.lstrip("+-").isdecimal():
+    if wanted[wanted.startswith(("+", "-")) :].isdecimal():
         return _likeliest(int(wanted), loaded)
     try:
         ids = _read_ids(Path(wanted).expanduser())

@@ -175,17 +175,20 @@ def test_how_tokens_are_chosen_is_handed_on_to_whom_it_concerns(tmp_path):
         )
 
     plan = ClusterPlan(
-        generation_config="none", draft_sample_method="greedy", draft_vocab="4096", lookup="off"
-    )
+        generation_config="none", draft_sample_method="greedy", draft_vocab="4096", lookup="off",
+        draft_weights="full",
+    )  # fmt: skip
     coordinator, target, draft = commands(plan)
     assert "--generation-config none" in coordinator
     assert "--draft-sample-method greedy" in draft
     assert "--draft-vocab 4096" in draft
+    assert "--draft-weights full" in draft
     assert "--lookup off" in draft
     for command in (target, *commands(ClusterPlan(generation_config=None))):
         assert "--generation-config" not in command
         assert "--draft-sample-method" not in command
         assert "--draft-vocab" not in command
+        assert "--draft-weights" not in command
         assert "--lookup" not in command
     assert "--generation-config none" in commands(ClusterPlan())[0], "advice may change a figure"
 

@@ -87,6 +87,20 @@ def test_a_row_goes_on_in_another_slot(layout):
         runner.forward([RowInput(4, 3, (7,), 1)])
 
 
+def test_a_slot_that_was_left_dirty_is_clean_once_a_row_moved_in():
+    runner = runner_of(2)
+    (prompt,) = make_prompts(1, seed=5)
+    for memory in (runner._layout.store._keys, runner._layout.store._values):
+        memory[:, 0] = torch.nan  # a pass that did not come to its end
+    runner._unclean.add(0)
+    runner.forward([RowInput(1, 0, prompt, 1)])
+    runner.relocate(1, 0)
+    assert runner._layout.store._keys[:, 0].isfinite().all()
+    assert runner.forward([RowInput(0, len(prompt), (7,), 1)]).choices == (
+        reference_of(FAMILY, (*prompt, 7), 1),
+    )
+
+
 def conversations(number=24, seed=0):
     draw = random.Random(seed)
     made = []

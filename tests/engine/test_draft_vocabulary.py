@@ -89,6 +89,12 @@ def test_a_number_takes_the_first_tokens_and_those_that_end_a_text(loaded):
     assert caught.value.field == "draft_vocab"
 
 
+@pytest.mark.parametrize("wanted", ["+-5", "-+5", "--5", "+", " 5"])
+def test_what_only_looks_like_a_number_is_taken_for_a_file(loaded, wanted):
+    with pytest.raises(InvalidRequestError, match="does not exist; give a JSON file"):
+        find_draft_vocabulary(wanted, loaded)
+
+
 def test_special_tokens_are_always_there_and_never_from_beyond_the_head(loaded):
     added = [{"id": 4, "special": True}, {"id": 96, "special": True}, {"id": 97, "special": True}]
     added.append({"id": 80, "special": False})

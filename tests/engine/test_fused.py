@@ -217,6 +217,17 @@ def test_what_is_not_as_expected_runs_by_its_modules(family, change, reason, cap
     assert f"draft.not_fused model=odd reason=full: {reason}" in caplog.text
 
 
+def test_rotation_that_depends_on_the_length_runs_by_its_modules(caplog):
+    """A table of more positions than a text has would be rotated as for a longer one."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 2.0}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 1200}
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**SMALL, rope_parameters=rope | factors))
+    with caplog.at_level(logging.WARNING):
+        loaded = wrap_model(model, ModelSettings("long", draft_weights="full"))
+    assert loaded.fused is None
+    assert "reason=full: how it rotates depends on the length of the text" in caplog.text
+
+
 def test_a_body_that_computes_otherwise_is_not_used(caplog, monkeypatch):
     monkeypatch.setattr(fusing, "_ROUGH_TOLERANCES", {Precision.BFLOAT16: 1e-9})
     with caplog.at_level(logging.WARNING):

@@ -27,6 +27,8 @@ from exspec.engine.packing import PackedLinear
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 
 _OWN_MODULES = frozenset({"embed_tokens", "layers", "norm", "rotary_emb"})
+_ROPES_OF_LENGTHS = frozenset({"dynamic", "longrope"})
+"""Kinds of rotation that are not the same at a position whatever the others are: no table fits."""
 _LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
 _NORMS = frozenset({"input_layernorm", "post_attention_layernorm"})
 _HEAD_NORMS = frozenset({"self_attn.q_norm", "self_attn.k_norm"})
@@ -72,6 +74,8 @@ def read_fused(
         raise NotFusableError(f"{type(model).__name__} is none of the families it is written for")
     base: Any = model.base_model
     _check_names("the model", [name for name, _ in base.named_children()], _OWN_MODULES)
+    if getattr(base.rotary_emb, "rope_type", None) in _ROPES_OF_LENGTHS:
+        raise NotFusableError("how it rotates depends on the length of the text")
     embeddings = base.embed_tokens.weight.detach()
     rotation = Rotation(base.rotary_emb, embeddings[:1])
     if rotation.dim != attention.key_dim or attention.value_dim != attention.key_dim:
