@@ -26,6 +26,11 @@ _POOL_MEMORY = 0.998
 """What a token counts of the next one in the record of all rows."""
 _ROW_MEMORY = 0.97
 """The same in a row's own."""
+_POOL_FADING = 0.998
+"""What is left of what the record of all rows has beyond its guess, after a proposal of a row that
+the model had no part in: one that is never asked would never be found to have got better."""
+_ROW_FADING = 0.99
+"""The same of a row's own."""
 _LOOK_UP_WEIGHT, _MODEL_WEIGHT = 10.0, 30.0
 """Tokens of its own after which a row's record counts as much as that of all rows."""
 
@@ -120,6 +125,11 @@ class _Rate:
         self.num_right = memory * self.num_right + is_right
         self.num_seen = memory * self.num_seen + 1
 
+    def fade(self, memory: float, first: _Rate) -> None:
+        """Nothing was seen: go back towards what it was at first."""
+        self.num_right = memory * self.num_right + (1 - memory) * first.num_right
+        self.num_seen = memory * self.num_seen + (1 - memory) * first.num_seen
+
     def leaning_on(self, prior: float, weight: float) -> float:
         """The rate, had `weight` more tokens been right as often as `prior`."""
         return (weight * prior + self.num_right) / (weight + self.num_seen)
@@ -129,14 +139,16 @@ def _first_look_ups() -> list[_Rate]:
     return [_Rate(_FIRST_WEIGHT * guess, _FIRST_WEIGHT) for guess in _FIRST_GUESSES]
 
 
+def _first_model() -> _Rate:
+    return _Rate(_FIRST_WEIGHT * _FIRST_MODEL_GUESS, _FIRST_WEIGHT)
+
+
 @dataclass(slots=True)
 class ProposalPool:
     """The record of all rows; rows of which little is known lean on it. Changed by rows only."""
 
     look_ups: list[_Rate] = field(default_factory=_first_look_ups)
-    model: _Rate = field(
-        default_factory=lambda: _Rate(_FIRST_WEIGHT * _FIRST_MODEL_GUESS, _FIRST_WEIGHT)
-    )
+    model: _Rate = field(default_factory=_first_model)
 
 
 class ProposalRecord:
@@ -160,8 +172,11 @@ class ProposalRecord:
     def note_model(self, proposed: Sequence[int], actual: Sequence[int]) -> None:
         """The model proposed tokens, and others came: those up to the first wrong one are judged.
 
-        What is not known yet is not judged.
+        What is not known yet is not judged. If it had no part, what is known of it gets older.
         """
+        if not proposed:
+            self._model.fade(_ROW_FADING, _Rate())
+            self._pool.model.fade(_POOL_FADING, _first_model())
         for token, right in zip(proposed, actual, strict=False):
             is_right = token == right
             self._model.note(_ROW_MEMORY, is_right=is_right)

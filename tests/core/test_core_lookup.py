@@ -115,3 +115,16 @@ def test_the_models_tokens_are_judged_up_to_the_first_wrong_one(
     for index in range(num_judged):
         expected.note_model((1,), (1 if index < num_right else 2,))
     assert record.model_length(4) == expected.model_length(4)
+
+
+def test_a_model_that_is_not_asked_is_given_another_chance():
+    """As much of one as it had at first, and no more."""
+    pool = ProposalPool()
+    row, new = ProposalRecord(pool), ProposalRecord(ProposalPool())
+    for _ in range(600):
+        row.note_model((1,), (2,))
+    assert row.model_length(1) < 0.01
+    for _ in range(4000):
+        row.note_model((), (2,))
+    assert 0.9 * new.model_length(1) < row.model_length(1) <= new.model_length(1)
+    assert 0.9 < ProposalRecord(pool).model_length(1) / new.model_length(1) <= 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from drafting import POISONS, PROMPT, Poisoned, Row, ask, reply_of, result_of
 from hypothesis import given
@@ -111,6 +113,17 @@ def test_a_good_model_is_preferred_to_weak_matches_and_a_bad_one_is_not():
 
     assert share_of_passes(lambda context: truth[len(context) % len(truth)]) > 0.8
     assert share_of_passes(noise_language) < 0.4
+
+
+def test_a_model_that_was_bad_and_is_good_now_is_found_out():
+    """Though whatever it would follow occurred before, and is looked up, rarely with success."""
+    draw = Random(1)
+    truth = tuple(5 + draw.randrange(12) for _ in range(1400))
+    runner = ToyRunner(
+        lambda log: truth[len(log)] if 500 < len(log) < len(truth) else 4, capacity=1500
+    )
+    accepted = _follow(beside(runner), truth, 100, 4)
+    assert sum(accepted[-40:]) > 3.5 * 40
 
 
 def test_a_repeated_text_is_accepted_longer_than_the_model_alone_gets():
