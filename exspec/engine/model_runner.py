@@ -160,8 +160,7 @@ class ModelRunner:
         """
         if self._filled[target] or source in self._unclean:
             raise ProtocolError(f"slot {source} cannot be moved to slot {target}")
-        if target in self._unclean:
-            self._layout.store.clear(target, slice(None))
+        self._layout.store.clear(target, slice(None))  # of what an unfinished pass left, too
         self._layout.relocate(source, target, self._filled[source])
         self._hold(target, self._filled[source])
         self.release(source)
