@@ -21,6 +21,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from exspec.core.errors import UnsupportedModelError
+from exspec.distill.directory import STAGING_PREFIX
 from exspec.distill.disk import check_room, told_when_full
 from exspec.distill.gguf_export import can_be_gguf, write_gguf
 from exspec.distill.plan import DistillPlan
@@ -159,7 +160,7 @@ def _write_vocabulary(student: PreTrainedModel, vocabulary: Sequence[int], stage
 def _staging(out: Path) -> Iterator[Path]:
     """A folder on the same disk as `out`, gone afterwards whatever happens."""
     out.mkdir(parents=True, exist_ok=True)
-    stage = Path(tempfile.mkdtemp(prefix=".export-", dir=out))
+    stage = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=out))
     try:
         yield stage
     finally:
