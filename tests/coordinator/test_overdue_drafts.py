@@ -83,7 +83,7 @@ async def test_a_slow_draft_worker_stalls_nobody_and_its_late_answer_only_says_w
         draft.runner.gate.set()
         await made.bell.until(lambda: not made.in_flight(draft))
         ledger = made.driver.ledger
-        assert all(not ledger._sequences[name].staged for name in held_lengths)
+        assert all(not ledger._sequences[name].staged.tokens for name in held_lengths)
         answered = len(made.sent)
         target.runner.on_pass = lambda: None
         target.runner.gate.set()
