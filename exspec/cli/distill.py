@@ -193,7 +193,10 @@ def _show(plan: DistillPlan, outcome: Outcome) -> None:
             soft_wrap=True,
         )
         return
-    console.print(_table(_measured(report)))
+    if measured := _measured(report):
+        console.print(_table(measured))
+    else:
+        console.print("not measured: all text comes from one prompt", markup=False, soft_wrap=True)
     size = sum(path.stat().st_size for path in report.files)
     console.print(
         f"{outcome.forecast.architecture}, {report.num_parameters:,} parameters, drafting over "

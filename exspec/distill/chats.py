@@ -41,7 +41,9 @@ class Chats:
             )
         before, mark, after = self._rendered(_MARK).partition(_MARK)
         if not mark:
-            raise UnsupportedModelError("the target's chat template leaves out the user's text")
+            raise UnsupportedModelError(
+                "the target's chat template leaves out the user's text, or changes it"
+            )
         return before, after
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -64,8 +66,15 @@ class Chats:
         return self.encode(self._rendered(user_text))
 
     def _rendered(self, user_text: str) -> str:
-        text = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": user_text}], add_generation_prompt=True, tokenize=False
-        )
+        messages = [{"role": "user", "content": user_text}]
+        try:
+            text = self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:  # a template is a program of somebody else's
+            raise UnsupportedModelError(
+                f"the target's chat template cannot show the user's turn {user_text[:60]!r}: "
+                f"{str(error)[:200]}"
+            ) from error
         assert isinstance(text, str)
         return text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -21,6 +22,8 @@ from exspec.runtime.files import write_whole
 _PLAN_FILE = "plan.json"
 _LOCK_FILE = "lock"
 _MAY_DIFFER = ("minutes", "out")
+STAGING_PREFIX = ".export-"
+"""Of folders in the draft's directory where files wait for their place."""
 _NO_WORK = (_PLAN_FILE, _LOCK_FILE, "runs.json")
 """Files that are there before anything was made."""
 
@@ -34,9 +37,9 @@ def taken(plan: DistillPlan) -> Iterator[None]:
             another plan made (`field` names what differs), or another run works in it.
         CapacityError: if the disk is full.
     """
-    _check_free_or_ours(plan)
     stated = _stated(plan)
     with told_when_full(plan.out, len(json.dumps(stated)), "the plan"):
+        _check_free_or_ours(plan)
         plan.work_dir.mkdir(parents=True, exist_ok=True)
         lock = (plan.work_dir / _LOCK_FILE).open("w")
     with lock:
@@ -47,6 +50,7 @@ def taken(plan: DistillPlan) -> Iterator[None]:
                 f"another run works in {plan.out}; end it first", field="out"
             ) from error
         _settle(plan, stated)
+        _clear(plan)
         yield
 
 
@@ -60,6 +64,14 @@ def _check_free_or_ours(plan: DistillPlan) -> None:
         raise InvalidRequestError(
             f"{out} is not empty, and not made by exspec distill; give another --out", field="out"
         )
+
+
+def _clear(plan: DistillPlan) -> None:
+    """Remove what a run left behind that was killed while it wrote."""
+    for path in plan.out.glob(f"{STAGING_PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in (*plan.out.glob(".*.partial"), *plan.work_dir.glob("*.partial")):
+        path.unlink(missing_ok=True)
 
 
 def _settle(plan: DistillPlan, stated: dict[str, Any]) -> None:
@@ -87,10 +99,12 @@ def _read(content: bytes, plan: DistillPlan) -> Mapping[str, Any]:
         before = json.loads(content)
     except ValueError as error:
         raise InvalidRequestError(
-            f"{plan.work_dir / _PLAN_FILE} cannot be read: {error}", field="out"
+            f"{plan.work_dir / _PLAN_FILE} cannot be read: {error}; give another --out", field="out"
         ) from error
     if not isinstance(before, dict):
-        raise InvalidRequestError(f"{plan.work_dir / _PLAN_FILE} is not a plan", field="out")
+        raise InvalidRequestError(
+            f"{plan.work_dir / _PLAN_FILE} is not a plan; give another --out", field="out"
+        )
     return before
 
 

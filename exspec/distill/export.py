@@ -21,6 +21,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from exspec.core.errors import UnsupportedModelError
+from exspec.distill.directory import STAGING_PREFIX
 from exspec.distill.disk import check_room, told_when_full
 from exspec.distill.gguf_export import can_be_gguf, write_gguf
 from exspec.distill.plan import DistillPlan
@@ -159,7 +160,7 @@ def _write_vocabulary(student: PreTrainedModel, vocabulary: Sequence[int], stage
 def _staging(out: Path) -> Iterator[Path]:
     """A folder on the same disk as `out`, gone afterwards whatever happens."""
     out.mkdir(parents=True, exist_ok=True)
-    stage = Path(tempfile.mkdtemp(prefix=".export-", dir=out))
+    stage = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=out))
     try:
         yield stage
     finally:
@@ -167,10 +168,21 @@ def _staging(out: Path) -> Iterator[Path]:
 
 
 def _put_in_place(stage: Path, out: Path) -> tuple[Path, ...]:
-    """Move the staged files to where they belong, once all of them are safely on disk."""
-    staged = sorted(stage.iterdir(), key=lambda path: (path.name == _LAST, path.name))
+    """Move the staged files to where they belong, once all of them are safely on disk.
+
+    Those in folders (chat templates beside the default one) come after those beside them.
+    """
+    staged = sorted(
+        (path for path in stage.rglob("*") if path.is_file()),
+        key=lambda path: (path.name == _LAST, len(path.parts), path.name),
+    )
     for path in staged:
         with path.open("rb+") as file:
             os.fsync(file.fileno())
         path.chmod(0o644)
-    return tuple(path.replace(out / path.name) for path in staged)
+    return tuple(_moved(path, out / path.relative_to(stage)) for path in staged)
+
+
+def _moved(path: Path, place: Path) -> Path:
+    place.parent.mkdir(exist_ok=True)
+    return path.replace(place)

@@ -8,14 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from exspec.distill.disk import check_room
+from exspec.distill.disk import check_room, told_when_full
+from exspec.distill.growing import check_start
 from exspec.distill.plan import DistillPlan
 from exspec.distill.shrinking import choose_layers, layers_of, shrunk
+from exspec.distill.weights import freeze_tables
 from exspec.engine.gguf_reading import reading_once
 from exspec.engine.loading import as_our_errors, quiet_transformers
-from exspec.engine.sources import find_source
+from exspec.engine.sources import ModelSource, find_source
 from exspec.engine.support import check_config
 
 _PROMPT_SHARE = 2
@@ -55,21 +57,23 @@ def foresee(plan: DistillPlan) -> Forecast:
 
     Raises:
         ModelNotFoundError, UnsupportedModelError: if the target cannot be loaded, or not be served.
-        InvalidRequestError: if the target has no such layers, or cannot be made so narrow.
+        InvalidRequestError: if the target has no such layers, or cannot be made so narrow, or the
+            draft to start from has another shape.
     """
-    source = find_source(plan.target, plan.gguf_file, plan.revision)
-    with quiet_transformers(), reading_once(), as_our_errors(plan.target):
-        gguf = {} if source.gguf_file is None else {"gguf_file": source.gguf_file}
-        config = AutoConfig.from_pretrained(source.location, revision=source.revision, **gguf)
+    config = _config_of(find_source(plan.target, plan.gguf_file, plan.revision), plan.target)
     check_config(config)
     num_layers = layers_of(config)
     smaller = shrunk(config, plan)
     width = smaller.get_text_config().hidden_size
     is_narrow = width != config.get_text_config().hidden_size
-    with quiet_transformers(), as_our_errors(plan.target), torch.device("meta"):
-        student: PreTrainedModel = AutoModelForCausalLM.from_config(smaller)
+    student = _shape_of(smaller, plan.target)
+    if not is_narrow:
+        freeze_tables(student)
+    if plan.start_from is not None:
+        start = _config_of(find_source(plan.start_from, None, None), plan.start_from)
+        check_start(_shape_of(start, plan.start_from), student, plan.start_from)
     number = sum(part.numel() for part in student.parameters())
-    num_trained = number if is_narrow else number - _num_frozen(student)
+    num_trained = sum(part.numel() for part in student.parameters() if part.requires_grad)
     return Forecast(
         type(student).__name__,
         choose_layers(num_layers, plan),
@@ -89,15 +93,22 @@ def check_disk(plan: DistillPlan, forecast: Forecast) -> None:
 
     Raises:
         CapacityError: if not, with the path and the bytes needed.
+        InvalidRequestError: if there can be nothing at that path.
     """
-    files = plan.work_dir.glob("*") if plan.work_dir.is_dir() else ()
-    written = sum(path.stat().st_size for path in files if path.is_file())
-    at_least = forecast.export_bytes
-    check_room(plan.out, max(at_least, forecast.num_bytes - written), "making the draft model")
+    what, at_least = "the draft model", forecast.export_bytes
+    with told_when_full(plan.out, at_least, what):
+        files = plan.work_dir.glob("*") if plan.work_dir.is_dir() else ()
+        written = sum(path.stat().st_size for path in files if path.is_file())
+        check_room(plan.out, max(at_least, forecast.num_bytes - written), f"making {what}")
 
 
-def _num_frozen(student: PreTrainedModel) -> int:
-    """Embedding and head, once if they are one."""
-    modules = (student.get_input_embeddings(), student.get_output_embeddings())
-    parts = {id(part): part for one in modules if one is not None for part in one.parameters()}
-    return sum(part.numel() for part in parts.values())
+def _config_of(source: ModelSource, name: str) -> PretrainedConfig:
+    with quiet_transformers(), reading_once(), as_our_errors(name):
+        gguf = {} if source.gguf_file is None else {"gguf_file": source.gguf_file}
+        return AutoConfig.from_pretrained(source.location, revision=source.revision, **gguf)
+
+
+def _shape_of(config: PretrainedConfig, name: str) -> PreTrainedModel:
+    """The model without its numbers."""
+    with quiet_transformers(), as_our_errors(name), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)

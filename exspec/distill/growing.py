@@ -6,7 +6,7 @@ New layers begin as ones that do nothing: what they add to the stream is zero un
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -32,6 +32,27 @@ def go_on_from(start: PreTrainedModel, student: PreTrainedModel, name: str) -> N
         InvalidRequestError: if the draft is of another kind or shape, or has more layers.
         UnsupportedModelError: if layers of this kind cannot be made to add nothing.
     """
+    places = _places(start, student, name)
+    for mine, theirs in _trained(start, student, name, places):
+        mine.copy_(theirs)
+    added = [place for place in range(layers_of(student.config)) if place not in places]
+    if added:
+        _silence(student, added)
+        _check_same(start, student)
+
+
+def check_start(start: PreTrainedModel, student: PreTrainedModel, name: str) -> None:
+    """Whether a student of that shape can go on from a draft of this one; no weights are read.
+
+    Raises:
+        InvalidRequestError: as `go_on_from`.
+    """
+    for _ in _trained(start, student, name, _places(start, student, name)):
+        pass
+
+
+def _places(start: PreTrainedModel, student: PreTrainedModel, name: str) -> tuple[int, ...]:
+    """Where the start's layers go."""
     num_old, num_new = layers_of(start.config), layers_of(student.config)
     if type(start) is not type(student) or num_old > num_new:
         raise InvalidRequestError(
@@ -39,18 +60,13 @@ def go_on_from(start: PreTrainedModel, student: PreTrainedModel, name: str) -> N
             f"{type(student).__name__} of {num_new}",
             field="start_from",
         )
-    places = (*range(num_old - 1), num_new - 1)
-    added = [place for place in range(num_new) if place not in places]
-    _copy_trained(start, student, name, places)
-    if added:
-        _silence(student, added)
-        _check_same(start, student)
+    return (*range(num_old - 1), num_new - 1)
 
 
-def _copy_trained(
+def _trained(
     start: PreTrainedModel, student: PreTrainedModel, name: str, places: Sequence[int]
-) -> None:
-    """Every trained weight but those of new layers. `places` are where the start's layers go."""
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Every trained weight but those of new layers, with the start's of the same shape."""
     sources = {place: index for index, place in enumerate(places)}
     num_layers = layers_of(student.config)
     rename = renaming(student, num_layers, [sources.get(i, -1) for i in range(num_layers)])
@@ -71,7 +87,7 @@ def _copy_trained(
                 f"not {tuple(mine.shape)}",
                 field="start_from",
             )
-        mine.copy_(theirs)
+        yield mine, theirs
 
 
 def _silence(student: PreTrainedModel, added: Sequence[int]) -> None:

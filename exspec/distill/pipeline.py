@@ -134,6 +134,7 @@ class _Distillation:
         plan = self._plan
         self._watch.stage(TEXT, plan.num_tokens, self._num_tokens)
         loaded = self._load(plan.dtype)
+        self._vocabulary(torch.zeros(loaded.facts.vocab_size, dtype=torch.long), loaded)
         maker = self._text_maker(loaded)
         while self._num_tokens < plan.num_tokens and not self._should_stop():
             with suppress(_StoppedError):
@@ -144,7 +145,8 @@ class _Distillation:
         conversations = maker.make(number, self._check_stop)
         if not conversations:
             raise InvalidRequestError(
-                "the target answers none of the prompts, or none fits max_prompt_tokens",
+                "the target answers none of the prompts, or none fits max_prompt_tokens and "
+                "its context",
                 field="target",
             )
         labels = label(loaded.model, conversations, self._plan.num_labels, self._check_stop)
@@ -187,6 +189,11 @@ class _Distillation:
             )
         )
 
+    def _vocabulary(self, counts: torch.Tensor, loaded: LoadedModel) -> tuple[int, ...]:
+        """The tokens to draft over. Called before there are counts, too: is there room for all?"""
+        always = essential_tokens(loaded.model, Chats(self._source).tokenizer)
+        return choose_vocabulary(counts, self._plan.draft_vocab, always)
+
     def _start(self) -> PreTrainedModel | None:
         """The draft to train further."""
         if self._plan.start_from is None:
@@ -198,12 +205,7 @@ class _Distillation:
         plan, watch = self._plan, self._watch
         samples, held_out = split_samples(self._units)
         loaded = self._load("float32")
-        chats = Chats(self._source)
-        vocabulary = choose_vocabulary(
-            _counts(samples, loaded.facts.vocab_size),
-            plan.draft_vocab,
-            essential_tokens(loaded.model, chats.tokenizer),
-        )
+        vocabulary = self._vocabulary(_counts(samples, loaded.facts.vocab_size), loaded)
         student: Any = build_student(loaded.model, plan, self._start())
         student.to(loaded.model.device)
         del loaded
@@ -225,7 +227,7 @@ class _Distillation:
         )
         if not is_done:
             return report
-        measured = replace(report, held_out=trainer.measure(held_out))
+        measured = replace(report, held_out=trainer.measure(held_out) if held_out else None)
         return self._export(measured, student, vocabulary, held_out)
 
     def _export(
@@ -240,7 +242,8 @@ class _Distillation:
         device = student.device
         files = export_draft(student.cpu(), self._source, self._plan, vocabulary)
         stored: Any = read_draft(files, type(student))
-        found = measure(Imitator(stored.to(device), vocabulary), held_out)
+        imitator = Imitator(stored.to(device), vocabulary)
+        found = measure(imitator, held_out) if held_out else None
         self._watch.advance(1)
         return replace(report, files=files, as_stored=found)
 

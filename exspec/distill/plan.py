@@ -38,7 +38,8 @@ class DistillPlan:
     `prompts` is a file (a prompt a line, or JSON lines `{"prompt": …}`) in place of prompts sampled
     from the target. `num_labels` of the target's likeliest tokens are kept per position; 1 means
     its choice alone. `embedding_type` matters for a .gguf draft only.
-    `start_from` names a draft of the same width, and no more layers, that is trained further.
+    `start_from` names a draft of the same width and tokenizer, and no more layers, that is trained
+    further.
 
     Raises:
         InvalidRequestError: for a value out of bounds, with its field.

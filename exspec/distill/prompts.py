@@ -81,7 +81,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         InvalidRequestError: the file cannot be read or holds none; the line is named.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{path} cannot be read: {error}", field="prompts") from error
     lines = [(n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
@@ -95,13 +95,18 @@ def read_prompts(path: Path) -> tuple[str, ...]:
 def _prompt_of(path: Path, number: int, line: str) -> str:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(
             f"{path}, line {number}: not JSON: {error}", field="prompts"
         ) from error
     prompt = value.get("prompt") if isinstance(value, dict) else None
-    if not isinstance(prompt, str) or not prompt.strip():
+    if not isinstance(prompt, str) or not prompt.strip() or not _is_unicode(prompt):
         raise InvalidRequestError(
             f"{path}, line {number}: 'prompt' must be there and be text", field="prompts"
         )
     return prompt
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether no half of a surrogate pair is in it, which JSON can name and no tokenizer takes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -6,9 +6,11 @@ The stages are `exspec.distill.pipeline`; here are the directory, the disk, and 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from exspec.core.errors import ExspecError, InvalidRequestError
 from exspec.distill.card import Card, Making, origin_of, write_card
 from exspec.distill.chats import Chats
 from exspec.distill.directory import taken
@@ -20,6 +22,7 @@ from exspec.distill.prompts import read_prompts
 from exspec.engine.gguf_reading import reading_once
 from exspec.engine.loading import quiet_transformers
 from exspec.engine.sources import find_source
+from exspec.engine.tokenizer_assets import read_tokenizer
 from exspec.runtime.clock import Clock, monotonic
 from exspec.runtime.files import write_whole
 
@@ -47,8 +50,7 @@ def carry_out(plan: DistillPlan, watch: Watch, clock: Clock = monotonic) -> Outc
     began = clock()
     with quiet_transformers():
         forecast = foresee(plan)
-        if plan.start_from is not None:
-            find_source(plan.start_from, None, None)
+        _check_start(plan)
         _check_prompts(plan, watch)
         check_disk(plan, forecast)
         return _work(plan, watch, forecast, clock, began)
@@ -61,12 +63,32 @@ def _work(
     with taken(plan):
         try:
             report = distill(plan, watch, clock)
-        finally:
-            num_runs, seconds = _record(plan, clock() - began)
+        except BaseException:
+            with suppress(ExspecError):  # what went wrong is told, not that this did, too
+                _record(plan, clock() - began)
+            raise
+        num_runs, seconds = _record(plan, clock() - began)
         outcome = Outcome(report, forecast, num_runs, seconds)
         if report.is_complete:
             _write_card(plan, outcome)
     return outcome
+
+
+def _check_start(plan: DistillPlan) -> None:
+    """Whether the draft to start from knows the target's tokens; its shape is the forecast's."""
+    if plan.start_from is None:
+        return
+    sources = (
+        find_source(plan.target, plan.gguf_file, plan.revision),
+        find_source(plan.start_from, None, None),
+    )
+    with reading_once():
+        target, start = (read_tokenizer(source, "untrusted").sha256 for source in sources)
+    if target and start and target != start:
+        raise InvalidRequestError(
+            f"{plan.start_from} has another tokenizer than {plan.target}, so it is no draft for it",
+            field="start_from",
+        )
 
 
 def _check_prompts(plan: DistillPlan, watch: Watch) -> None:
@@ -77,6 +99,8 @@ def _check_prompts(plan: DistillPlan, watch: Watch) -> None:
         chats.turn_parts()
         return
     number = len(read_prompts(plan.prompts))
+    if chats.has_template:
+        chats.turn_parts()
     how = "" if chats.has_template else ", as plain text: the target has no chat template"
     watch.note(f"{number:,} prompts from {plan.prompts}{how}")
 

@@ -45,17 +45,27 @@ class Batch:
 
 
 def split_samples(units: Sequence[Unit]) -> tuple[list[Sample], list[Sample]]:
-    """Samples for training, and those held out; of very few conversations at most one in eight."""
+    """Samples for training, and those held out: prompts that no sample for training has.
+
+    Of very few prompts at most one in eight is held out, and of a single one none.
+    """
+    num_prompts = len({_prompt_of(sample) for sample, _ in _samples_of(units[0])})
+    num_held_out = min(NUM_HELD_OUT, max(1, num_prompts // 8), num_prompts - 1)
     samples: list[Sample] = []
-    held_out: list[Sample] = []
-    num_held_out = min(NUM_HELD_OUT, max(1, len(units[0].lengths) // 8))
+    held_out: dict[bytes, Sample] = {}
     for unit in units:
         for sample, is_greedy in _samples_of(unit):
             if is_greedy and len(held_out) < num_held_out:
-                held_out.append(sample)
+                held_out.setdefault(_prompt_of(sample), sample)
             else:
                 samples.append(sample)
-    return samples, held_out
+    samples = [sample for sample in samples if _prompt_of(sample) not in held_out]
+    return samples, list(held_out.values())
+
+
+def _prompt_of(sample: Sample) -> bytes:
+    """The same for the same prompt, and for no other."""
+    return sample.tokens[: sample.answer_start].numpy().tobytes()
 
 
 def _samples_of(unit: Unit) -> Iterator[tuple[Sample, bool]]:
@@ -83,7 +93,7 @@ def epoch_batches(
     samples: Sequence[Sample], max_tokens: int, seed: int, epoch: int
 ) -> Iterator[list[int]]:
     """Indices of samples, each once; a batch holds `max_tokens` with its filling, or one sample."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % (1 << 64))
     order = torch.randperm(len(samples), generator=generator).tolist()
     pool: list[int] = []
     num_tokens = 0

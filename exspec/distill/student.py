@@ -17,7 +17,7 @@ from exspec.core.errors import UnsupportedModelError
 from exspec.distill.growing import go_on_from
 from exspec.distill.plan import DistillPlan
 from exspec.distill.shrinking import choose_layers, layers_of, shrunk
-from exspec.distill.weights import renaming, weight_of
+from exspec.distill.weights import freeze_tables, renaming, weight_of
 
 _UNBUILDABLE = (
     ArithmeticError,
@@ -60,7 +60,7 @@ def build_student(
             _project(student, target)
         else:
             _copy(student, target, num_layers, chosen)
-            _freeze(student)
+            freeze_tables(student)
         if start is not None:
             go_on_from(start, student, plan.start_from or "the draft")
     return student
@@ -146,10 +146,3 @@ def _table(module: nn.Module) -> torch.Tensor:
     if not isinstance(weight, torch.Tensor):
         raise UnsupportedModelError(f"{type(module).__name__} has no table of tokens")
     return weight
-
-
-def _freeze(student: PreTrainedModel) -> None:
-    """Embedding and head are the target's, and good; a small text would only wear them."""
-    for module in (student.get_input_embeddings(), student.get_output_embeddings()):
-        if module is not None:
-            module.requires_grad_(requires_grad=False)

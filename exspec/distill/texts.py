@@ -64,15 +64,15 @@ class TextMaker:
         seed: int,
         file_prompts: Sequence[str] = (),
     ) -> None:
-        """Prompts are sampled from the target, or taken from `file_prompts` in turn."""
+        """Prompts are sampled from the target, or those of `file_prompts` that fit, in turn."""
         self._runner = runner
         self._chats = chats
         self._seed = seed
         self._bounds = bounds
-        self._file_prompts = file_prompts
         self._stop_ids = frozenset(runner.facts.stop_token_ids)
         before = chats.turn_parts()[0] if chats.has_template else ""
         self._text_start = max(1, len(chats.encode(before)))
+        self._file_prompts = [text for text in file_prompts if self._fits(chats.prompt(text))]
         self._sampled = None if file_prompts else SampledPrompts(runner, chats, self._stop_ids)
 
     def make(self, unit: int, on_tokens: Callable[[int], None]) -> list[Conversation]:
@@ -80,9 +80,7 @@ class TextMaker:
         seed = derive_seed(self._seed, unit + 1)
         named = self._prompts(unit, seed, on_tokens)
         prompts = [(name, self._chats.prompt(text)) for name, text in named]
-        prompts = [
-            (name, ids) for name, ids in prompts if 0 < len(ids) <= self._bounds.max_prompt_tokens
-        ]
+        prompts = [(name, ids) for name, ids in prompts if self._fits(ids)]
         jobs = [self._job(ids, index, seed) for index, (_, ids) in enumerate(prompts)]
         answers = complete(self._runner, jobs, on_tokens)
         return [
@@ -93,6 +91,11 @@ class TextMaker:
             if answer
         ]
 
+    def _fits(self, ids: tuple[int, ...]) -> bool:
+        """Whether a prompt is short enough, and of tokens that the target has."""
+        is_short = 0 < len(ids) <= self._bounds.max_prompt_tokens
+        return is_short and max(ids) < self._runner.facts.vocab_size
+
     def _prompts(
         self, unit: int, seed: int, on_tokens: Callable[[int], None]
     ) -> list[tuple[str, str]]:
@@ -102,7 +105,7 @@ class TextMaker:
         number = len(self._file_prompts)
         return [
             ("file", self._file_prompts[(first + i) % number])
-            for i in range(self._bounds.num_conversations)
+            for i in range(self._bounds.num_conversations if number else 0)
         ]
 
     def _job(self, prompt: tuple[int, ...], index: int, seed: int) -> Job:

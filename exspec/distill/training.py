@@ -30,6 +30,17 @@ _WEIGHT_DECAY = 0.01
 _BETAS = (0.9, 0.95)
 _MAX_NORM = 1.0
 _CHECKPOINT_SECONDS = 240.0
+_UNREADABLE = (
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+)
+"""What reading a damaged checkpoint raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +168,14 @@ class Trainer:
         loss = self._imitator.loss(collate(samples))
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_([part for _, part in self._learned], _MAX_NORM)
+        norm = nn.utils.clip_grad_norm_([part for _, part in self._learned], _MAX_NORM)
+        if not math.isfinite(float(loss.detach()) + float(norm)):
+            raise InvalidRequestError(
+                f"the training came to numbers that are not finite at step "
+                f"{self.progress.num_steps + 1}; take a lower learning_rate than "
+                f"{self._course.learning_rate:g}, or another target if its own are not",
+                field="learning_rate",
+            )
         self._optimizer.step()
         self.progress.batch += 1
         self.progress.num_samples += len(samples)
@@ -172,7 +190,7 @@ class Trainer:
                     part.copy_(state["weights"][name])
             self._optimizer.load_state_dict(state["optimizer"])
             self.progress = Progress(*state["progress"])
-        except (OSError, RuntimeError, KeyError, ValueError, pickle.UnpicklingError) as error:
+        except _UNREADABLE as error:
             raise InvalidRequestError(
                 f"{self._checkpoint} cannot be gone on from ({str(error)[:200]}); delete it, and "
                 "the training begins anew",

@@ -49,6 +49,13 @@ def layer_lists(model: PreTrainedModel, num_layers: int) -> list[str]:
     return found
 
 
+def freeze_tables(student: PreTrainedModel) -> None:
+    """Embedding and head are the target's, and good; a small text would only wear them."""
+    for module in (student.get_input_embeddings(), student.get_output_embeddings()):
+        if module is not None:
+            module.requires_grad_(requires_grad=False)
+
+
 def weight_of(model: nn.Module, name: str) -> torch.Tensor | None:
     """A weight or buffer by its dotted name; also where the layer is packed."""
     place: Any = model

@@ -86,6 +86,25 @@ def test_two_runs_at_once_are_refused(tmp_path):
     take(a_plan(tmp_path))
 
 
+def test_what_a_killed_run_was_writing_is_removed(tmp_path):
+    take(a_plan(tmp_path))
+    begin_work(tmp_path)
+    (tmp_path / ".export-abc").mkdir()
+    (tmp_path / ".export-abc" / "model.safetensors").write_bytes(b"half")
+    for path in (tmp_path / ".README.md.1.partial", tmp_path / "work" / "training.pt.partial"):
+        path.write_bytes(b"half")
+    (tmp_path / "work" / ".runs.json.2.partial").write_bytes(b"half")
+    take(a_plan(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+    names = sorted(path.name for path in (tmp_path / "work").iterdir())
+    assert names == ["lock", "plan.json", "unit-00000.safetensors"]
+
+
+def test_a_name_that_no_directory_can_have_is_told(tmp_path):
+    with pytest.raises(InvalidRequestError, match="cannot be written"):
+        take(a_plan(tmp_path / ("x" * 300)))
+
+
 @pytest.mark.parametrize("content", ["nonsense", "[1]"])
 def test_a_damaged_plan_is_named(tmp_path, content):
     take(a_plan(tmp_path))

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from exspec.core.errors import CapacityError, InvalidRequestError, UnsupportedModelError
 from exspec.core.models import misfit
 from exspec.distill import disk
-from exspec.distill.export import export_draft
+from exspec.distill.export import export_draft, read_draft
 from exspec.distill.plan import DistillPlan, EmbeddingType
 from exspec.distill.student import build_student
 from exspec.engine.loading import ModelSettings, load_model
@@ -166,6 +166,23 @@ def test_a_second_export_takes_the_place_of_the_first(tmp_path):
         made.student.model.norm.weight.mul_(2.0)
     made.export()
     assert (tmp_path / "draft" / "model.safetensors").read_bytes() != first
+
+
+def test_a_tokenizer_with_several_chat_templates_is_kept_whole(tmp_path):
+    """transformers puts the others into a folder."""
+    target = save_tiny_model(tmp_path / "target")
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    templates = {"default": tokenizer.chat_template, "tool_use": "{{ messages }}"}
+    tokenizer.chat_template = templates
+    tokenizer.save_pretrained(target)
+    made = Made(target, tmp_path / "draft")
+    for _ in range(2):
+        files = made.export()
+        assert all(path.is_file() for path in files)
+        assert type(read_draft(files, type(made.student))) is type(made.student)
+        saved = AutoTokenizer.from_pretrained(tmp_path / "draft")
+        assert saved.chat_template == templates
+    assert not list((tmp_path / "draft").glob(".export-*"))
 
 
 def test_no_place_on_this_machine_is_written_into_a_draft(tmp_path):

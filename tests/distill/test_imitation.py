@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, linear
@@ -145,6 +147,23 @@ def test_a_damaged_checkpoint_is_named(samples, tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InvalidRequestError, match=r"state\.pt"):
         trainer_of(samples, path)
+    path.write_bytes(b"")
+    with pytest.raises(InvalidRequestError, match=r"state\.pt"):
+        trainer_of(samples, path)
+    torch.save([1], path)
+    with pytest.raises(InvalidRequestError, match=r"state\.pt"):
+        trainer_of(samples, path)
+
+
+def test_training_that_comes_to_no_numbers_is_told_and_keeps_nothing(samples, tmp_path):
+    path = tmp_path / "state.pt"
+    trainer = trainer_of(samples, path)
+    with torch.no_grad():
+        next(part for _, part in trainer._learned).fill_(math.nan)
+    with pytest.raises(InvalidRequestError, match="not finite at step 1") as caught:
+        trainer.run(lambda: False, lambda _number, _loss: None, lambda: 0.0)
+    assert caught.value.field == "learning_rate"
+    assert not path.exists()
 
 
 def test_the_rate_rises_and_falls():

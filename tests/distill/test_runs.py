@@ -137,6 +137,8 @@ def test_a_narrower_draft_is_made_too(llama, prompts, tmp_path):
         ({"num_layers": 3}, "3 layers cannot be made"),
         ({"hidden_size": 20}, "multiple of 8"),
         ({"prompts": "missing"}, r"missing\.txt cannot be read"),
+        ({"start_from": "deep"}, "deep is a LlamaForCausalLM of 2 layers; .* of 1"),
+        ({"start_from": "words", "num_layers": 2}, "words has another tokenizer"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_before_anything_is_written(
@@ -144,8 +146,56 @@ def test_a_plan_that_cannot_be_is_refused_before_anything_is_written(
 ):
     if "prompts" in changes:
         changes = {"prompts": tmp_path / "missing.txt"}
+    if "start_from" in changes:
+        variant = "words" if changes["start_from"] == "words" else "bytes"
+        start = save_tiny_model(tmp_path / changes["start_from"], tokenizer_variant=variant)
+        changes = {**changes, "start_from": str(start)}
     with pytest.raises(InvalidRequestError, match=words):
         carry_out(tiny_plan(llama, tmp_path / "draft", **changes), Onlooker())
+    assert not (tmp_path / "draft").exists()
+
+
+def test_a_draft_vocabulary_without_room_is_told_before_any_text_is_made(llama, prompts, tmp_path):
+    plan = tiny_plan(llama, tmp_path / "draft", prompts=prompts, draft_vocab=2)
+    with pytest.raises(InvalidRequestError, match="no room"):
+        carry_out(plan, Onlooker())
+    assert not list(plan.work_dir.glob("unit-*"))
+
+
+def test_one_prompt_makes_a_draft_that_is_not_measured(llama, tmp_path):
+    path = write_prompts(tmp_path / "prompts.txt", 1)
+    plan = tiny_plan(llama, tmp_path / "draft", prompts=path)
+    report = carry_out(plan, Onlooker()).report
+    assert report.is_complete
+    assert (report.held_out, report.as_stored) == (None, None)
+    assert "Not measured" in (plan.out / "README.md").read_text()
+
+
+def test_prompts_that_do_not_fit_are_left_out(llama, tmp_path):
+    """However many of them stand side by side in the file."""
+    path = write_prompts(tmp_path / "prompts.txt", 12)
+    path.write_text(("x" * 300 + "\n") * 40 + path.read_text())
+    plan = tiny_plan(llama, tmp_path / "draft", prompts=path)
+    assert carry_out(plan, Onlooker()).report.is_complete
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('no system prompt') }}", "user's turn .*: no system prompt"),
+        ("{% for", "chat template cannot show"),
+        ("{{ messages[0]['content'] | upper }}", "leaves out the user's text, or changes it"),
+    ],
+)
+@pytest.mark.parametrize("from_file", [False, True], ids=["sampled", "file"])
+def test_a_template_that_cannot_show_a_prompt_is_told_at_the_start(
+    template, words, from_file, prompts, tmp_path
+):
+    target = save_tiny_model(tmp_path / "target")
+    (target / "chat_template.jinja").write_text(template)
+    changes = {"prompts": prompts} if from_file else {}
+    with pytest.raises(UnsupportedModelError, match=words):
+        carry_out(tiny_plan(target, tmp_path / "draft", **changes), Onlooker())
     assert not (tmp_path / "draft").exists()
 
 

@@ -161,6 +161,27 @@ def test_held_out_conversations_are_greedy_and_never_trained_on():
     assert everything == sorted(one.tokens for one in made)
 
 
+def test_what_is_held_out_shares_no_prompt_with_what_is_trained_on():
+    """A file of few prompts is answered again and again, and greedily always the same."""
+    made = conversations(24)
+    again = [made[i % 8] for i in range(24)]
+    samples, held_out = split_samples([unit_of(again), unit_of(again)])
+    assert len(held_out) == 1
+    prompts = [tuple(one.tokens[: one.answer_start].tolist()) for one in samples]
+    held = tuple(held_out[0].tokens[: held_out[0].answer_start].tolist())
+    assert held not in prompts
+    assert len(set(prompts)) == 7
+    samples, held_out = split_samples([unit_of([made[1]] * 6)])
+    assert (len(samples), held_out) == (6, [])
+
+
+@pytest.mark.parametrize("seed", [0, (1 << 63) - 1])
+def test_any_seed_orders_an_epoch(seed):
+    samples, _ = split_samples([unit_of(conversations(9))])
+    order = [i for batch in epoch_batches(samples, 64, seed, 3) for i in batch]
+    assert sorted(order) == list(range(len(samples)))
+
+
 def test_an_epoch_holds_every_sample_once_and_every_epoch_another_order():
     samples, _ = split_samples([unit_of(conversations(60))])
     epochs = [list(epoch_batches(samples, 64, 5, epoch)) for epoch in (0, 0, 1)]
@@ -195,11 +216,19 @@ def test_prompts_are_read_from_lines_and_from_json(tmp_path):
     records = tmp_path / "prompts.jsonl"
     records.write_text('{"prompt": "a\\nb"}\n{"prompt": "c", "more": 1}\n', encoding="utf-8")
     assert read_prompts(records) == ("a\nb", "c")
+    records.write_text('{"prompt": "a"}\n', encoding="utf-8-sig")
+    assert read_prompts(records) == ("a",)
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("\n", "holds no prompt"), ("{", "line 1: not JSON"), ('{"text": "x"}', "line 1: 'prompt'")],
+    [
+        ("\n", "holds no prompt"),
+        ("{", "line 1: not JSON"),
+        ("[" * 100_000, "line 1: not JSON"),
+        ('{"text": "x"}', "line 1: 'prompt'"),
+        ('{"prompt": "half \\ud83d"}', "line 1: 'prompt'"),
+    ],
 )
 def test_files_without_prompts_are_refused(text, told, tmp_path):
     path = tmp_path / "prompts.jsonl"
