@@ -15,9 +15,8 @@ from hashlib import sha256
 from typing import Any
 
 from exspec.core.errors import InvalidRequestError
-from exspec.distill.disk import told_when_full
+from exspec.distill.disk import told_when_full, write_or_tell
 from exspec.distill.plan import DistillPlan
-from exspec.runtime.files import write_whole
 
 _PLAN_FILE = "plan.json"
 _LOCK_FILE = "lock"
@@ -79,8 +78,7 @@ def _settle(plan: DistillPlan, stated: dict[str, Any]) -> None:
     path = plan.work_dir / _PLAN_FILE
     has_work = any(one.name not in _NO_WORK for one in plan.work_dir.iterdir())
     if not path.is_file() or not has_work:
-        with told_when_full(path, len(json.dumps(stated)), "the plan"):
-            write_whole(path, (json.dumps(stated, indent=2) + "\n").encode())
+        write_or_tell(path, (json.dumps(stated, indent=2) + "\n").encode(), "the plan")
         return
     before = _read(path.read_bytes(), plan)
     for name, value in stated.items():

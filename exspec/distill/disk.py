@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from exspec.core.errors import CapacityError, InvalidRequestError
+from exspec.runtime.files import write_whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -46,6 +47,17 @@ def told_when_full(path: Path, num_bytes: int, what: str) -> Iterator[None]:
                 f"{what} cannot be written to {path}: {error.strerror or error}", field="out"
             ) from error
         raise
+
+
+def write_or_tell(path: Path, content: bytes, what: str) -> None:
+    """Write a file whole or not at all, in a folder that is made if need be.
+
+    Raises:
+        CapacityError, InvalidRequestError: as `told_when_full`.
+    """
+    with told_when_full(path, len(content), what):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
 
 
 def is_full(error: BaseException) -> bool:

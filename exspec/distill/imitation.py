@@ -55,7 +55,7 @@ class Imitator:
         vocab_size = int(head.weight.shape[0])
         ids = torch.tensor(list(vocabulary) or list(range(vocab_size)), device=head.weight.device)
         self._rows = None if len(ids) == vocab_size else ids
-        self._dtype = torch.bfloat16 if _is_fast(ids.device) else head.weight.dtype
+        self._dtype = torch.bfloat16 if is_bfloat16_fast(ids.device) else head.weight.dtype
         self._is_frozen = not head.weight.requires_grad
         self._weight = self._rows_of(head.weight)
         bias = getattr(head, "bias", None)
@@ -157,7 +157,7 @@ def _leading(matches: Sequence[bool]) -> int:
     return matches.index(False) if False in matches else len(matches)
 
 
-def _is_fast(device: torch.device) -> bool:
+def is_bfloat16_fast(device: torch.device) -> bool:
     """Whether products in bfloat16 are faster than in float32 here."""
     if device.type == "cpu":
         return bool(torch.cpu._is_avx512_bf16_supported())  # noqa: SLF001

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from exspec.core.errors import InvalidRequestError
 from exspec.distill.chats import Chats
 from exspec.distill.export import export_draft, read_draft
-from exspec.distill.imitation import HeldOut, Imitator, measure
+from exspec.distill.imitation import HeldOut, Imitator, is_bfloat16_fast, measure
 from exspec.distill.labels import label
 from exspec.distill.plan import DistillPlan
 from exspec.distill.prompts import read_prompts
@@ -104,6 +104,7 @@ class _Distillation:
         self._clock = clock
         self._ends = None if plan.minutes is None else clock() + 60 * plan.minutes
         self._source = find_source(plan.target, plan.gguf_file, plan.revision)
+        self._chats = Chats(self._source)
         self._store = UnitStore(plan.work_dir)
         self._units: list[Unit] = []
 
@@ -164,7 +165,6 @@ class _Distillation:
         plan = self._plan
         capacity = min(plan.max_prompt_tokens + plan.max_answer_tokens, loaded.facts.max_length)
         prompts = () if plan.prompts is None else read_prompts(plan.prompts)
-        chats = Chats(self._source)
         shape = kv_shape_of(loaded.model, loaded.attention, 1, capacity)
         width = shape.num_kv_heads * (shape.key_dim + shape.value_dim)
         bytes_per_row = shape.num_layers * capacity * width * loaded.model.dtype.itemsize
@@ -179,7 +179,7 @@ class _Distillation:
         bounds = TextBounds(
             unit_size, min(plan.max_prompt_tokens, capacity - 1), plan.max_answer_tokens
         )
-        return TextMaker(runner, chats, bounds, plan.seed, prompts)
+        return TextMaker(runner, self._chats, bounds, plan.seed, prompts)
 
     def _load(self, dtype: str) -> LoadedModel:
         plan = self._plan
@@ -191,7 +191,7 @@ class _Distillation:
 
     def _vocabulary(self, counts: torch.Tensor, loaded: LoadedModel) -> tuple[int, ...]:
         """The tokens to draft over. Called before there are counts, too: is there room for all?"""
-        always = essential_tokens(loaded.model, Chats(self._source).tokenizer)
+        always = essential_tokens(loaded.model, self._chats.tokenizer)
         return choose_vocabulary(counts, self._plan.draft_vocab, always)
 
     def _start(self) -> PreTrainedModel | None:
@@ -290,5 +290,5 @@ def _dtype(wanted: str, plan: DistillPlan) -> str:
         return wanted
     is_cpu = plan.device == "cpu" or (plan.device == "auto" and not torch.cuda.is_available())
     if is_cpu:
-        return "bfloat16" if torch.cpu._is_avx512_bf16_supported() else "float32"  # noqa: SLF001
+        return "bfloat16" if is_bfloat16_fast(torch.device("cpu")) else "float32"
     return "auto"

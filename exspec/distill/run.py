@@ -14,7 +14,7 @@ from exspec.core.errors import ExspecError, InvalidRequestError
 from exspec.distill.card import Card, Making, origin_of, write_card
 from exspec.distill.chats import Chats
 from exspec.distill.directory import taken
-from exspec.distill.disk import told_when_full
+from exspec.distill.disk import told_when_full, write_or_tell
 from exspec.distill.forecast import Forecast, check_disk, foresee
 from exspec.distill.pipeline import DistillReport, Watch, distill
 from exspec.distill.plan import DistillPlan
@@ -24,7 +24,6 @@ from exspec.engine.loading import quiet_transformers
 from exspec.engine.sources import find_source
 from exspec.engine.tokenizer_assets import read_tokenizer
 from exspec.runtime.clock import Clock, monotonic
-from exspec.runtime.files import write_whole
 
 _RUNS_FILE = "runs.json"
 
@@ -111,8 +110,7 @@ def _record(plan: DistillPlan, seconds: float) -> tuple[int, float]:
     runs: list[float] = _read_runs(path.read_bytes()) if path.is_file() else []
     runs.append(round(seconds, 1))
     content = json.dumps(runs).encode()
-    with told_when_full(path, len(content), "the record of runs"):
-        write_whole(path, content)
+    write_or_tell(path, content, "the record of runs")
     return len(runs), sum(runs)
 
 

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from exspec.core.errors import InvalidRequestError
+from exspec.distill.disk import write_or_tell
 from exspec.distill.imitation import HeldOut, Imitator, measure
 from exspec.distill.samples import Sample, collate, epoch_batches
-from exspec.distill.units import write_whole
 from exspec.runtime.clock import Clock
 
 _BATCH_TOKENS = 2048
@@ -159,7 +159,7 @@ class Trainer:
         }
         content = io.BytesIO()
         torch.save(state, content)
-        write_whole(self._checkpoint, content.getvalue())
+        write_or_tell(self._checkpoint, content.getvalue(), self._checkpoint.name)
 
     def _step(self, samples: Sequence[Sample]) -> float:
         rate = self._course.rate_at(self.progress.num_samples / self.num_total)

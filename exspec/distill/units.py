@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from exspec.core.errors import ExspecError, InvalidRequestError
-from exspec.distill.disk import told_when_full
+from exspec.core.errors import InvalidRequestError
+from exspec.distill.disk import write_or_tell
 from exspec.distill.labels import Labels
 from exspec.distill.texts import Conversation
 
@@ -70,7 +69,8 @@ class UnitStore:
             InvalidRequestError: the folder cannot be written to.
         """
         fields = {name: getattr(unit, name) for name in Unit.__slots__}
-        write_whole(self._path(number), save(fields))
+        path = self._path(number)
+        write_or_tell(path, save(fields), path.name)
 
     def read(self, number: int) -> Unit:
         """A unit that is there.
@@ -88,24 +88,3 @@ class UnitStore:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"unit-{number:05d}.safetensors"
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all.
-
-    Raises:
-        CapacityError: if the disk is full, with the path and the bytes needed.
-        InvalidRequestError: if the path cannot be written to.
-    """
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with told_when_full(path, len(content), path.name):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-    except ExspecError:
-        partial.unlink(missing_ok=True)
-        raise

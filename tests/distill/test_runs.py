@@ -9,9 +9,10 @@ import pytest
 
 from exspec.core.errors import CapacityError, InvalidRequestError, UnsupportedModelError
 from exspec.core.models import misfit
-from exspec.distill import disk, units
+from exspec.distill import disk
 from exspec.distill.run import carry_out
 from exspec.engine.loading import ModelSettings, load_model
+from exspec.runtime import files
 from tests.distill.worlds import Onlooker, tiny_plan, write_prompts
 from tests.engine.tiny import save_tiny_model
 from tests.engine.tiny_gguf import save_tiny_gguf
@@ -95,7 +96,7 @@ def test_prompts_are_the_targets_own_unless_there_is_a_file(llama, tmp_path):
 
 def test_a_disk_that_fills_up_loses_no_unit(llama, prompts, tmp_path, monkeypatch):
     plan = tiny_plan(llama, tmp_path / "draft", prompts=prompts)
-    fsync, num_synced = units.os.fsync, 0
+    fsync, num_synced = files.os.fsync, 0
 
     def full(handle):
         nonlocal num_synced
@@ -105,7 +106,7 @@ def test_a_disk_that_fills_up_loses_no_unit(llama, prompts, tmp_path, monkeypatc
         fsync(handle)
 
     with monkeypatch.context() as patch:
-        patch.setattr(units.os, "fsync", full)
+        patch.setattr(files.os, "fsync", full)
         with pytest.raises(CapacityError, match=r"unit-00001.* needs [\d,]+ bytes"):
             carry_out(plan, Onlooker())
     names = sorted(path.name for path in plan.work_dir.iterdir())
