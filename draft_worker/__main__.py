@@ -15,6 +15,7 @@ from exspec.runtime.clock import monotonic
 from exspec.runtime.launch import end_of_rank, rank_place
 from exspec.runtime.logs import set_up_logging
 from exspec.runtime.settings import load_settings
+from exspec.runtime.spinning import spin_briefly
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -134,7 +135,12 @@ class DraftRole:
             return model
         from draft_worker.beside_proposer import BesideProposer
 
-        return BesideProposer(model, longest=settings.ngram_max, shortest=settings.ngram_min)
+        return BesideProposer(
+            model,
+            longest=settings.ngram_max,
+            shortest=settings.ngram_min,
+            least_chance=settings.draft_min_chance,
+        )
 
 
 def _order(settings: DraftSettings, place: RankPlace | None) -> ModelOrder:
@@ -171,6 +177,7 @@ def _ngram_facts() -> ModelFacts:
 def main(argv: list[str]) -> int:
     """Run until told to stop; 1 if the worker could not serve."""
     settings = load_settings(DraftSettings, argv)
+    spin_briefly()
     place = rank_place(settings, "draft_worker", argv)
     set_up_logging(settings.log_level, settings.log_format)
     if place is not None and place.rank:

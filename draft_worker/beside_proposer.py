@@ -2,9 +2,10 @@
 
 A proposal is the model's tokens, then looked-up ones; either part may be all of it. Before every
 step of the model the look-up gets its chance, so that it takes over where the text begins to
-repeat. A row that is looked up at once is not fed: the model catches up when it is needed. How
-good the two are is learned from the tokens that were committed, of the look-up also where it was
-not proposed. Free of torch.
+repeat; and a proposal that is hardly right as a whole any more ends there, for a further step
+would be in vain. A row that is looked up at once is not fed: the model catches up when it is
+needed. How good the two are, and how far the model's own probabilities can be trusted, is learned
+from the tokens that were committed, of the look-up also where it was not proposed. Free of torch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from draft_worker.model_proposer import ModelProposer
+from draft_worker.model_proposer import Drafting, ModelProposer
 from draft_worker.proposer import ProposalRow, Proposals
 from exspec.core.choosing import ChoiceRules
 from exspec.core.lookup import NgramIndex, ProposalPool, ProposalRecord
@@ -37,6 +38,8 @@ class _Lane:
     """Tokens of it that the model was fed, and of the proposal after it. The session counts all."""
     proposed: tuple[int, ...] = ()
     """The model's part of the last proposal."""
+    chances: tuple[float, ...] = ()
+    """How likely it thought the tokens were."""
     was_asked: bool = False
     """Whether the last entry wanted a proposal: tokens that follow are generated, no prompt."""
 
@@ -44,7 +47,7 @@ class _Lane:
         """Take in what was committed since the last entry, and judge by it."""
         num_known = len(self.index.tokens)
         if self.was_asked and list(log[:num_known]) == self.index.tokens:
-            self.record.note_model(self.proposed, log[num_known:])
+            self.record.note_model(self.proposed, log[num_known:], self.chances)
             for token in log[num_known:]:
                 found = self.index.look_up(1)
                 if found is not None:
@@ -52,7 +55,7 @@ class _Lane:
                     self.record.note_look_up(found.match_length, is_right=is_right)
                 self.index.append(token)
         self.index.follow(log)
-        self.proposed = ()
+        self.proposed = self.chances = ()
 
     def tail(self, num_tokens: int, drafted: Sequence[int] = ()) -> tuple[int, ...]:
         """What to end the proposal with after `drafted`; empty: the model is expected to do better.
@@ -75,11 +78,17 @@ class _Lane:
 class BesideProposer:
     """A model and the index of every row's log; owns how much of a log the model was not fed."""
 
-    def __init__(self, model: ModelProposer, *, longest: int, shortest: int) -> None:
-        """Runs of `longest` to `shortest` tokens are looked up."""
+    def __init__(
+        self, model: ModelProposer, *, longest: int, shortest: int, least_chance: float = 0.0
+    ) -> None:
+        """Runs of `longest` to `shortest` tokens are looked up.
+
+        The model goes on while all it proposed is right with a chance of at least `least_chance`.
+        """
         self._model = model
         self._longest = longest
         self._shortest = shortest
+        self._least_chance = least_chance
         self._pool = ProposalPool()
         self._lanes: dict[int, _Lane] = {}
         """By slot."""
@@ -122,9 +131,13 @@ class BesideProposer:
         lane.was_asked = row.num_draft_tokens > 0
         return lane.tail(row.num_draft_tokens) if lane.was_asked else ()
 
-    def _tail(self, row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...]:
+    def _tail(self, row: ProposalRow, draft: Drafting) -> tuple[int, ...] | None:
         lane = self._lanes[row.feed.slot]
-        return lane.tail(row.num_draft_tokens - len(drafted), drafted)
+        found = lane.tail(row.num_draft_tokens - len(draft.tokens), draft.tokens)
+        if found:
+            return found
+        is_in_vain = lane.record.draft_chance(draft.chances) < self._least_chance
+        return () if is_in_vain else None
 
     def _merge(
         self,
@@ -148,6 +161,7 @@ class BesideProposer:
                 tokens[i] = answer.tokens[place]
                 num_looked_up[i] = answer.num_looked_up_of(place)
                 lane.proposed = tokens[i][: len(tokens[i]) - num_looked_up[i]]
+                lane.chances = answer.chances[place] if answer.chances else ()
         return replace(
             answer,
             tokens=tuple(tokens),

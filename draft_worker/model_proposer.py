@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,28 +11,28 @@ from draft_worker.proposer import ProposalRow, Proposals
 from draft_worker.rules import SampleMethod, draft_rules, ever_fewer
 from exspec.core.choosing import ChoiceRules
 from exspec.core.errors import CallerError, InvalidRequestError
-from exspec.engine.rows import PassRunner, RowInput
+from exspec.engine.rows import PassOutput, PassRunner, RowInput
 
 if TYPE_CHECKING:
     from exspec.engine.choosing.choosing import Choosing
 
 logger = logging.getLogger(__name__)
 
-Tail = Callable[[ProposalRow, Sequence[int]], tuple[int, ...]]
-"""What to end a row's proposal with, after the tokens drafted so far; empty: it goes on."""
-
-
-def no_tail(row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG001
-    """The model alone."""
-    return ()
-
 
 @dataclass(slots=True)
-class _Draft:
-    """A row's proposal while it is made."""
+class Drafting:
+    """A row's proposal while it is made. Changed by `ModelProposer` only."""
 
     tokens: list[int] = field(default_factory=list[int])
-    tail: tuple[int, ...] = ()
+    chances: list[float] = field(default_factory=list[float])
+    """How likely the model thinks each of the tokens is; fewer than those if it was not said."""
+    tail: tuple[int, ...] | None = None
+    """What it ends with; None: it goes on."""
+
+
+Tail = Callable[[ProposalRow, Drafting], tuple[int, ...] | None]
+"""What to end a row's proposal with, after the tokens drafted so far, which may be nothing more;
+None: it goes on."""
 
 
 class ModelProposer:
@@ -69,13 +69,13 @@ class ModelProposer:
             self._told.add(field)
             logger.warning("draft.rules_not_followed field=%s reason=%.200s", field, error)
 
-    def propose(self, rows: list[ProposalRow], tail: Tail = no_tail) -> Proposals:
+    def propose(self, rows: list[ProposalRow], tail: Tail | None = None) -> Proposals:
         """The first pass feeds what the rows lack; every later one feeds the token before.
 
         A row ends early at a token the model gives no finite numbers for, or where its rules leave
-        no token; or with what `tail` gives it before a later pass.
+        no token; or with what `tail` gives it before a later pass (None: the model alone).
         """
-        drafts = [_Draft() for _ in rows]
+        drafts = [Drafting() for _ in rows]
         failed = set[int]()
         align_seconds = forward_seconds = 0.0
         num_moved_rows = 0
@@ -83,36 +83,47 @@ class ModelProposer:
             active = [i for i, row in enumerate(rows) if _takes_part(row, drafts[i], step, tail)]
             if not active:
                 break
-            output = self._runner.forward([_row_input(rows[i], drafts[i].tokens) for i in active])
+            inputs = [_row_input(rows[i], drafts[i].tokens, tail) for i in active]
+            output = self._runner.forward(inputs)
             for place, (i, choices) in enumerate(zip(active, output.choices, strict=True)):
                 drafts[i].tokens += choices
+                _note_chance(drafts[i], output, place)
                 if not step and place in output.failed_rows:
                     failed.add(i)
             align_seconds += output.align_seconds
             forward_seconds += output.forward_seconds
             num_moved_rows += output.num_moved_rows
         return Proposals(
-            tokens=tuple((*draft.tokens, *draft.tail) for draft in drafts),
+            tokens=tuple((*draft.tokens, *(draft.tail or ())) for draft in drafts),
             num_fed=tuple(max(0, len(draft.tokens) - 1) for draft in drafts),
             align_seconds=align_seconds,
             forward_seconds=forward_seconds,
             num_moved_rows=num_moved_rows,
             failed_rows=frozenset(failed),
-            num_looked_up=tuple(len(draft.tail) for draft in drafts),
+            num_looked_up=tuple(len(draft.tail or ()) for draft in drafts),
+            chances=tuple(tuple(draft.chances) for draft in drafts),
         )
 
 
-def _takes_part(row: ProposalRow, draft: _Draft, step: int, tail: Tail) -> bool:
+def _takes_part(row: ProposalRow, draft: Drafting, step: int, tail: Tail | None) -> bool:
     """All rows are fed; those that got a token in every pass, want more and have no tail go on."""
     if step == 0:
         return True
-    if len(draft.tokens) != step or row.num_draft_tokens <= step or draft.tail:
+    if len(draft.tokens) != step or row.num_draft_tokens <= step or draft.tail is not None:
         return False
-    draft.tail = tail(row, draft.tokens)
-    return not draft.tail
+    if tail is not None:
+        draft.tail = tail(row, draft)
+    return draft.tail is None
 
 
-def _row_input(row: ProposalRow, drafted: list[int]) -> RowInput:
+def _note_chance(draft: Drafting, output: PassOutput, place: int) -> None:
+    """What the model thinks of the token it has just chosen, if it was asked and says so."""
+    chance = output.chances[place] if output.chances else None
+    if chance is not None and len(draft.chances) + 1 == len(draft.tokens):
+        draft.chances.append(chance)
+
+
+def _row_input(row: ProposalRow, drafted: list[int], tail: Tail | None) -> RowInput:
     if drafted:
         start, tokens, num_choices = len(row.log) + len(drafted) - 1, (drafted[-1],), 1
     else:
@@ -120,4 +131,13 @@ def _row_input(row: ProposalRow, drafted: list[int]) -> RowInput:
         num_choices = min(1, row.num_draft_tokens)
     needs_history = row.choosing is not None and row.choosing.rules.needs_history
     history = (*row.log, *drafted)[:start] if needs_history else ()
-    return RowInput(row.feed.slot, start, tokens, num_choices, row.choosing, history)
+    wants_chance = tail is not None and row.choosing is None
+    return RowInput(
+        row.feed.slot,
+        start,
+        tokens,
+        num_choices,
+        row.choosing,
+        history,
+        wants_chance=wants_chance,
+    )

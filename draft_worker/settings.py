@@ -38,6 +38,14 @@ class DraftSettings(ModelWorkerSettings):
         "row and round, whichever is expected to be accepted longer is proposed, or the model's "
         "tokens and a looked-up tail. off: the model alone, as always with --draft-ahead.",
     )
+    draft_min_chance: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="A greedy row's proposal ends once the model's tokens are all right with less "
+        "than this chance, by its own probabilities and by how often those were borne out; 0: it "
+        "never ends early. Not with --lookup off. The output is the same.",
+    )
     ngram_max: int = Field(4, ge=1, le=16, description="Longest run of tokens that is looked up.")
     ngram_min: int = Field(1, ge=1, le=16, description="Shortest run of tokens that is looked up.")
     draft_ahead: int = Field(

@@ -12,6 +12,7 @@ from exspec.runtime.clock import monotonic
 from exspec.runtime.launch import end_of_rank, rank_place
 from exspec.runtime.logs import set_up_logging
 from exspec.runtime.settings import load_settings
+from exspec.runtime.spinning import spin_briefly
 from target_worker.settings import TargetSettings
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _order(settings: TargetSettings, place: RankPlace | None) -> ModelOrder:
 def main(argv: list[str]) -> int:
     """Run until told to stop; 1 if the worker could not serve."""
     settings = load_settings(TargetSettings, argv)
+    spin_briefly()
     place = rank_place(settings, "target_worker", argv)
     set_up_logging(settings.log_level, settings.log_format)
     if place is not None and place.rank:

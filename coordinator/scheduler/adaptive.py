@@ -219,7 +219,9 @@ class AdaptiveSpeculation:
             number, num_accepted = order.num_draft_tokens, outcome.num_committed - 1
             num_rows += 1
             tokens += outcome.num_committed
-            predicted += acceptance.expected_tokens(self._pool.level(row), number)
+            # A draft may end early; what the plan promised is what it is measured by.
+            planned = max(number, row.num_planned) if number else 0
+            predicted += acceptance.expected_tokens(self._pool.level(row), planned)
             if number:
                 self._pool.note(num_accepted, acceptance.judged(number, num_accepted))
         group = batch.group

@@ -93,13 +93,13 @@ class Costs(PassCosts):
             shape.num_steps.update(max(order.num_draft_tokens for order in deciding))
             shape.num_rounds_left -= 1
 
-    def note_draft(self, batch: Batch, num_looked_up: Sequence[int], cost: PassCost) -> None:
-        """A draft worker answered a batch; so many tokens of each row took no pass."""
+    def note_draft(self, batch: Batch, num_made: Sequence[int], cost: PassCost) -> None:
+        """A draft worker answered a batch; its model made so many tokens for each row."""
         orders = [order for order in batch.orders if isinstance(order, DraftOrder)]
-        self.learn(batch, draft_features(orders, num_looked_up), cost)
+        self.learn(batch, draft_features(orders, num_made), cost)
         num_asked = sum(order.num_draft_tokens for order in orders)
         if num_asked:
-            self.note_usual_draft(batch.worker, 1 - sum(num_looked_up) / num_asked, cost)
+            self.note_usual_draft(batch.worker, sum(num_made) / num_asked, cost)
 
     def forget(self, worker: Worker) -> None:
         """A worker left."""

@@ -130,14 +130,15 @@ def usual_draft_features(
 
 
 def draft_features(
-    orders: Sequence[DraftOrder], num_looked_up: Sequence[int] = ()
+    orders: Sequence[DraftOrder], num_made: Sequence[int] | None = None
 ) -> tuple[float, ...]:
     """One, passes, tokens proposed, tokens fed before the first proposal.
 
-    `num_looked_up` of each order's tokens took no pass; empty: none of any.
+    `num_made` of each order's tokens took a pass: others were looked up, or not proposed after all.
+    None: all will.
     """
     asked = [order.num_draft_tokens for order in orders]
-    made = [n - free for n, free in zip(asked, num_looked_up or [0] * len(asked), strict=True)]
+    made = asked if num_made is None else num_made
     steps = max((n if wanted else 1 for n, wanted in zip(made, asked, strict=True)), default=1)
     fed = sum(order.end - order.start for order in orders)
     return (1.0, float(steps), float(sum(made)), float(fed))

@@ -2,7 +2,8 @@
 
 An index of one sequence's runs of tokens, so that a look-up costs as much in a long log as in a
 short one, and the record of how often look-ups and a draft model were right, so that whichever is
-expected to be accepted longer can be proposed. Arithmetic on token ids; nothing else lives here.
+expected to be accepted longer can be proposed, and no longer than pays. Arithmetic on token ids;
+nothing else lives here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ _LEAST = (1, 2, 3, 4, 6, 8, 12, MOST_MATCHED)
 _FIRST_GUESSES = (0.25, 0.5, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95)
 """How often the next token is right after matches of these lengths, before anything was seen."""
 _FIRST_MODEL_GUESS = 0.4
+_NUM_CHANCES = 10
+"""Equal parts of [0, 1]: tokens whose probabilities are in the same part share a record."""
+_FIRST_CHANCE_GUESS = 0.75
+"""High, whatever the model thinks: nothing is cut short before it was found to be in vain."""
 _FIRST_WEIGHT = 10.0
 """Tokens that a guess counts as."""
 _POOL_MEMORY = 0.998
@@ -139,6 +144,11 @@ def _first_look_ups() -> list[_Rate]:
     return [_Rate(_FIRST_WEIGHT * guess, _FIRST_WEIGHT) for guess in _FIRST_GUESSES]
 
 
+def _first_chances() -> list[_Rate]:
+    first = _FIRST_CHANCE_GUESS * _FIRST_WEIGHT
+    return [_Rate(first, _FIRST_WEIGHT) for _ in range(_NUM_CHANCES)]
+
+
 def _first_model() -> _Rate:
     return _Rate(_FIRST_WEIGHT * _FIRST_MODEL_GUESS, _FIRST_WEIGHT)
 
@@ -149,6 +159,8 @@ class ProposalPool:
 
     look_ups: list[_Rate] = field(default_factory=_first_look_ups)
     model: _Rate = field(default_factory=_first_model)
+    chances: list[_Rate] = field(default_factory=_first_chances)
+    """Of the model's tokens, by the probability it gave them."""
 
 
 class ProposalRecord:
@@ -162,6 +174,7 @@ class ProposalRecord:
         self._pool = pool
         self._look_ups = [_Rate() for _ in _LEAST]
         self._model = _Rate()
+        self._chances = [_Rate() for _ in range(_NUM_CHANCES)]
 
     def note_look_up(self, match_length: int, *, is_right: bool) -> None:
         """What a look-up gave first after a match was right, or not; proposed or not."""
@@ -169,16 +182,23 @@ class ProposalRecord:
         self._look_ups[kind].note(_ROW_MEMORY, is_right=is_right)
         self._pool.look_ups[kind].note(_POOL_MEMORY, is_right=is_right)
 
-    def note_model(self, proposed: Sequence[int], actual: Sequence[int]) -> None:
+    def note_model(
+        self, proposed: Sequence[int], actual: Sequence[int], chances: Sequence[float] = ()
+    ) -> None:
         """The model proposed tokens, and others came: those up to the first wrong one are judged.
 
         What is not known yet is not judged. If it had no part, what is known of it gets older.
+        `chances` are the probabilities it gave the first of its tokens.
         """
         if not proposed:
             self._model.fade(_ROW_FADING, _Rate())
             self._pool.model.fade(_POOL_FADING, _first_model())
-        for token, right in zip(proposed, actual, strict=False):
+        for index, (token, right) in enumerate(zip(proposed, actual, strict=False)):
             is_right = token == right
+            if index < len(chances):
+                part = _part(chances[index])
+                self._chances[part].note(_ROW_MEMORY, is_right=is_right)
+                self._pool.chances[part].note(_POOL_MEMORY, is_right=is_right)
             self._model.note(_ROW_MEMORY, is_right=is_right)
             self._pool.model.note(_POOL_MEMORY, is_right=is_right)
             if not is_right:
@@ -194,6 +214,15 @@ class ProposalRecord:
             length += chance
         return length
 
+    def draft_chance(self, chances: Sequence[float]) -> float:
+        """That all tokens of the model are right to which it gave these probabilities."""
+        whole = 1.0
+        for chance in chances:
+            part = _part(chance)
+            rate = _rate(self._pool.chances[part])
+            whole *= self._chances[part].leaning_on(rate, _MODEL_WEIGHT)
+        return whole
+
     def model_length(self, num_tokens: int) -> float:
         """How many of so many tokens of the model are expected to be accepted."""
         rate = self._model.leaning_on(_rate(self._pool.model), _MODEL_WEIGHT)
@@ -203,6 +232,11 @@ class ProposalRecord:
 def _kind(match_length: int) -> int:
     """Which record a match length belongs to."""
     return bisect_right(_LEAST, match_length) - 1
+
+
+def _part(chance: float) -> int:
+    """Which record a probability belongs to."""
+    return min(_NUM_CHANCES - 1, int(_NUM_CHANCES * chance))
 
 
 def _rate(pooled: _Rate) -> float:

@@ -34,7 +34,9 @@ class FinishedPass:
         choices = [up_to_mark(chosen) for chosen in self.marked]
         logprobs = self.logits.logprobs(choices)
         scored = self.logits.scored([not is_finite for is_finite in self.is_row_finite])
-        return [RowAnswer(*parts) for parts in zip(choices, logprobs, scored, strict=True)]
+        chances = self.logits.chances()
+        parts = zip(choices, logprobs, scored, chances, strict=True)
+        return [RowAnswer(*of_row) for of_row in parts]
 
 
 def stuck_rows(rows: Sequence[RowInput], answers: Sequence[RowAnswer]) -> frozenset[int]:

@@ -38,7 +38,6 @@ from exspec.engine.rows import (
 
 _LAYOUTS = {KvLayoutName.SLOTS: SlotsLayout, KvLayoutName.PADDED: PaddedLayout}
 
-
 OpenMatcher = Callable[[Grammar], Matcher]
 
 
@@ -123,6 +122,7 @@ class ModelRunner:
             stuck_rows=stuck_rows(rows, answers) - failed,
             logprobs=tuple(answer.logprobs for answer in answers),
             scored=tuple(answer.scored for answer in answers),
+            chances=tuple(answer.chance for answer in answers),
         )
 
     def open_choosing(self, rules: ChoiceRules) -> Choosing:

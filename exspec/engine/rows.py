@@ -39,7 +39,8 @@ class RowInput:
     `choosing` is how they are made; None: greedily, and the lowest id wins a tie. `history` holds
     the tokens before `tokens`, all of them, if `choosing.rules.needs_history`; else it may be
     empty. `scored` asks for the logprobs of tokens that are known: the k-th of them is what
-    follows the k-th of `tokens`.
+    follows the k-th of `tokens`. `wants_chance` asks how likely the last choice is, for a row that
+    chooses greedily.
     """
 
     slot: int
@@ -49,6 +50,7 @@ class RowInput:
     choosing: Choosing | None = None
     history: Sequence[int] = ()
     scored: tuple[int, ...] = ()
+    wants_chance: bool = False
 
     @property
     def end(self) -> int:
@@ -88,7 +90,9 @@ class PassOutput:
     already for the first choice: their tokens are held.
 
     `logprobs` has an item per row, one entry per choice, or none if its rules want none; `scored`
-    has one entry per scored token of the row.
+    has one entry per scored token of the row. `chances` has an item per row: the probability of its
+    last greedy choice by the head's own logits, None where that was not wanted, or the row was fed
+    in parts.
     """
 
     choices: tuple[tuple[int, ...], ...]
@@ -100,6 +104,7 @@ class PassOutput:
     stuck_rows: frozenset[int] = frozenset()
     logprobs: tuple[tuple[TokenLogprobs, ...], ...] = ()
     scored: tuple[tuple[TokenLogprobs, ...], ...] = ()
+    chances: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,7 @@ class RowAnswer:
     choices: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     scored: tuple[TokenLogprobs, ...] = ()
+    chance: float | None = None
 
     def followed_by(self, later: RowAnswer) -> RowAnswer:
         """Of a row that was fed in parts. `later` gives no choices once one is missing."""

@@ -86,7 +86,8 @@ async def test_shared_noise_makes_every_draft_of_the_targets_own_model_right():
     MIX[1].check(answer)
     stats = answer.completed.speculation
     assert stats.num_accepted_tokens == stats.num_draft_tokens > 0
-    assert stats.num_rounds <= -(-MAX_TOKENS // 5) + 1
+    # A draft that came too late for its round is right as well, but costs a round of its own.
+    assert stats.num_rounds <= -(-(MAX_TOKENS + stats.num_wasted_tokens) // 5) + 1
 
 
 async def test_a_draft_that_cannot_follow_the_rules_costs_acceptance_only(caplog):

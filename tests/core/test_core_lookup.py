@@ -128,3 +128,27 @@ def test_a_model_that_is_not_asked_is_given_another_chance():
         row.note_model((), (2,))
     assert 0.9 * new.model_length(1) < row.model_length(1) <= new.model_length(1)
     assert 0.9 < ProposalRecord(pool).model_length(1) / new.model_length(1) <= 1
+
+
+def test_what_a_model_thinks_is_trusted_as_far_as_it_was_borne_out():
+    pool = ProposalPool()
+    record, new = ProposalRecord(pool), ProposalRecord(ProposalPool())
+    assert new.draft_chance(()) == 1
+    assert new.draft_chance((0.9,)) == new.draft_chance((0.1,)) > 0.5
+    for _ in range(60):
+        record.note_model((1, 2), (1, 3), (0.95, 0.31))
+    assert record.draft_chance((0.99,)) > 0.9
+    assert record.draft_chance((0.35,)) < 0.2
+    assert record.draft_chance((0.99, 0.35)) == pytest.approx(
+        record.draft_chance((0.99,)) * record.draft_chance((0.35,))
+    )
+    assert ProposalRecord(pool).draft_chance((0.35,)) < 0.3  # another row's leans on it
+    assert record.draft_chance((0.5, 1.0)) < 1  # 1 has a record, too
+
+
+def test_tokens_behind_the_first_wrong_one_say_nothing_of_what_the_model_thinks():
+    record, expected = ProposalRecord(ProposalPool()), ProposalRecord(ProposalPool())
+    record.note_model((1, 2, 3), (9, 2, 3), (0.2, 0.5, 0.7))
+    expected.note_model((1,), (9,), (0.2,))
+    for chance in (0.2, 0.5, 0.7):
+        assert record.draft_chance((chance,)) == expected.draft_chance((chance,))

@@ -126,3 +126,18 @@ def test_what_cannot_be_cut_is_refused(monkeypatch):
     monkeypatch.setattr(type(loaded.model), "get_output_embeddings", lambda _: other)
     with pytest.raises(UnsupportedModelError, match="other means"):
         runner_of(loaded, choices_among=IDS).warm_up()
+
+
+@pytest.mark.parametrize("ids", [None, IDS], ids=["whole", "cut"])
+def test_chances_are_those_of_the_last_choice_among_the_tokens_of_the_head(ids):
+    loaded = loaded_of("divided logits", torch.float64)
+    rows = [
+        RowInput(0, 0, PROMPT, 2, wants_chance=True),
+        RowInput(1, 0, PROMPT[:4], 1),
+    ]
+    with torch.inference_mode():
+        whole = runner_of(loaded)._pass([RowInput(0, 0, PROMPT, 1)]).logits.logits[0]
+    chances = whole.softmax(-1) if ids is None else whole[list(ids)].softmax(-1)
+    runner = runner_of(loaded, choices_among=ids)
+    assert runner.forward(rows).chances == (pytest.approx(float(chances.max()), rel=1e-5), None)
+    assert runner.forward([RowInput(1, 4, (3,), 0, wants_chance=True)]).chances == (None,)

@@ -8,7 +8,13 @@ import pytest
 from scheduler_loop import Loop, Machine, rate_of
 
 from coordinator.scheduler.commands import DraftOrder
-from coordinator.scheduler.events import DraftCompleted, DraftOutcome, DraftOverdue, PassCost
+from coordinator.scheduler.events import (
+    DraftCompleted,
+    DraftOutcome,
+    DraftOverdue,
+    PassCost,
+    VerifyOutcome,
+)
 from coordinator.scheduler.passes import draft_features
 from exspec.core.ids import Role
 from exspec.core.rounds import EntryKey, EntryStatus
@@ -113,9 +119,9 @@ def _orders(*numbers: int) -> list[DraftOrder]:
 
 def test_what_was_looked_up_is_no_pass_and_no_token_of_the_model():
     assert draft_features(_orders(5, 3)) == (1, 5, 8, 4)
-    assert draft_features(_orders(5, 3), (5, 1)) == (1, 2, 2, 4)
-    assert draft_features(_orders(5, 3), (5, 3)) == (1, 0, 0, 4)
-    assert draft_features(_orders(5, 0), (5, 0)) == (1, 1, 0, 4)
+    assert draft_features(_orders(5, 3), (0, 2)) == (1, 2, 2, 4)
+    assert draft_features(_orders(5, 3), (0, 0)) == (1, 0, 0, 4)
+    assert draft_features(_orders(5, 0), (0, 0)) == (1, 1, 0, 4)
 
 
 def test_free_look_ups_do_not_make_the_models_steps_look_cheap():
@@ -127,4 +133,53 @@ def test_free_look_ups_do_not_make_the_models_steps_look_cheap():
     costs = loop.scheduler._costs
     made = costs.seconds(worker, draft_features(_orders(4)))
     assert made == pytest.approx(CHEAP.draft_seconds(4, 6), rel=0.15)
-    assert costs.seconds(worker, draft_features(_orders(4), (4,))) < 0.3 * made
+    assert costs.seconds(worker, draft_features(_orders(4), (0,))) < 0.3 * made
+
+
+@dataclass
+class EarlyLoop(Loop):
+    """A draft ends behind its first unsure token, which is hardly ever right; the others are."""
+
+    sure_share: float = 0.6
+    _num_sure: dict[str, int] = field(default_factory=dict[str, int])
+
+    def _send_draft(self, command) -> None:
+        self._flying.add(command.batch_id)
+        made = [self._made(order) for order in command.orders]
+        tokens = sum(made) + sum(one.end - one.start for one in command.orders)
+
+        def reply(cost: PassCost) -> None:
+            self._flying.remove(command.batch_id)
+            outcomes = [
+                DraftOutcome(one.key.sequence_id, EntryStatus.OK, n, one.end)
+                for one, n in zip(command.orders, made, strict=True)
+            ]
+            self.tell(DraftCompleted("d", command.batch_id, tuple(outcomes), cost))
+
+        self._serve("d", self.machine.draft_seconds(max(1, *made), tokens), reply)
+        self._after(command.patience_seconds, lambda: self._give_up(command.batch_id))
+
+    def _made(self, order) -> int:
+        number = 0
+        while number < order.num_draft_tokens and self._random.random() < self.sure_share:
+            number += 1
+        self._num_sure[order.key.sequence_id] = number
+        return min(number + 1, order.num_draft_tokens)
+
+    def _outcome(self, order):
+        if order.is_prefill:
+            return super()._outcome(order)
+        sure = min(self._num_sure.get(order.key.sequence_id, 0), order.num_draft_tokens)
+        return VerifyOutcome(order.key.sequence_id, EntryStatus.OK, sure + 1, order.end + sure)
+
+
+@pytest.mark.parametrize("num_rows", [1, 4])
+@pytest.mark.parametrize("sure_share", [0.3, 0.7])
+def test_drafts_that_end_early_are_judged_by_what_they_bring(num_rows, sure_share):
+    def rate_with(rule: str) -> float:
+        loop = EarlyLoop(CHEAP, lambda now: 0.0, rule, batch_size=num_rows, sure_share=sure_share)
+        loop.fill(num_rows)
+        loop.run_until(150)
+        return rate_of(loop.run_until(600))
+
+    assert rate_with("auto") > 0.9 * max(map(rate_with, ("0", "2", "4", "8")))

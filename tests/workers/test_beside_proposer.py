@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -21,8 +22,10 @@ REPEATING = (*range(20, 40), 50, *range(20, 40))
 """Its last tokens occurred before, many of them."""
 
 
-def beside(runner: ToyRunner) -> Drafter:
-    proposer = BesideProposer(ModelProposer(runner), longest=4, shortest=1)
+def beside(runner: ToyRunner, least_chance: float = 0.0) -> Drafter:
+    proposer = BesideProposer(
+        ModelProposer(runner), longest=4, shortest=1, least_chance=least_chance
+    )
     return Drafter(proposer, lambda: 0.0, orphan_seconds=9)
 
 
@@ -229,3 +232,53 @@ def test_it_is_on_unless_drafts_are_made_ahead_or_it_is_turned_off(monkeypatch, 
     )
     role = DraftRole(load_settings(DraftSettings, flags), Identity(Role.DRAFT, "d"))
     assert isinstance(role._proposer(), BesideProposer) is is_beside
+
+
+def _unsure_model(truth: tuple[int, ...], is_wrong) -> ToyRunner:
+    """Knows the truth, but at places that `is_wrong` tells from what is known so far."""
+    return ToyRunner(lambda context: 5 if is_wrong(len(context)) else truth[len(context)])
+
+
+LONG = tuple(Random(4).choices(range(10, 90), k=220))
+"""No four tokens of it occur twice."""
+
+
+def _num_passes_and_accepted(runner: ToyRunner, least_chance: float) -> tuple[int, int]:
+    proposer = BesideProposer(
+        ModelProposer(runner), longest=4, shortest=4, least_chance=least_chance
+    )
+    accepted = _follow(Drafter(proposer, lambda: 0.0, orphan_seconds=9), LONG, 20, 6)
+    assert not runner.violations
+    return len(runner.passes), sum(accepted)
+
+
+def test_a_proposal_ends_where_the_model_is_unsure_and_was_wrong_before():
+    def is_wrong(place: int) -> bool:
+        return place % 3 == 0
+
+    counts = {}
+    for least_chance in (0.0, 0.2):
+        runner = _unsure_model(LONG, is_wrong)
+        runner.sureness = lambda context: 0.15 if is_wrong(len(context)) else 0.95
+        counts[least_chance] = _num_passes_and_accepted(runner, least_chance)
+    assert counts[0.2][1] == counts[0.0][1]  # what it left out would not have been accepted
+    assert counts[0.2][0] < 0.75 * counts[0.0][0]
+
+
+def test_a_model_that_is_right_without_being_sure_is_let_go_on():
+    counts = {}
+    for least_chance in (0.0, 0.2):
+        runner = _unsure_model(LONG, lambda place: False)
+        runner.sureness = lambda context: 0.02
+        counts[least_chance] = _num_passes_and_accepted(runner, least_chance)
+    passes, accepted = counts[0.2]
+    assert accepted > 0.9 * counts[0.0][1]
+    assert passes <= counts[0.0][0]
+
+
+def test_a_row_with_rules_is_not_asked_how_sure_the_model_is():
+    runner = ToyRunner(draft_language)
+    drafter = beside(runner, least_chance=0.9)
+    entry = replace(ask((31, 32, 33), 4), rules=ChoiceRules(3, temperature=1.0, seed=3))
+    assert len(result_of(drafter, entry).draft_tokens) == 4
+    assert not any(row.wants_chance for rows in runner.passes for row in rows)

@@ -102,6 +102,8 @@ class ToyRunner:
         self.gate.set()
         self.on_pass: Callable[[], None] = lambda: None
         self.on_release: Callable[[], None] = lambda: None
+        self.sureness: Callable[[Sequence[int]], float] = lambda context: 0.5
+        """How likely it thinks its choice after a context is."""
         self._language = language
         self._slots: list[list[int]] = [[] for _ in range(num_slots)]
 
@@ -132,6 +134,7 @@ class ToyRunner:
             stuck_rows=frozenset(stuck),
             logprobs=tuple(map(self._logprobs, rows, choices)),
             scored=tuple(map(self._scored, rows)),
+            chances=tuple(map(self._chance, rows)),
         )
 
     def open_choosing(self, rules: ChoiceRules) -> ToyChoosing:
@@ -166,6 +169,9 @@ class ToyRunner:
                 break
             choices.append(choice)
         return tuple(choices)
+
+    def _chance(self, row: RowInput) -> float | None:
+        return self.sureness(self._slots[row.slot]) if row.wants_chance else None
 
     def _logprobs(self, row: RowInput, choices: Sequence[int]) -> tuple[TokenLogprobs, ...]:
         if row.choosing is None or row.choosing.rules.num_logprobs is None:

@@ -73,6 +73,21 @@ class PassLogits:
                 num_top += [number] * counts[index]
         return self._report(places, tokens, num_top, counts)
 
+    def chances(self) -> Sequence[float | None]:
+        """How likely the largest logit of each row's last choice is, where the row wants it."""
+        places = [
+            begin + row.num_choices - 1
+            for row, begin in zip(self.rows, self._starts(), strict=True)
+            if row.wants_chance and row.num_choices
+        ]
+        if not places:
+            return (None,) * len(self.rows)
+        logits = self.logits[places].to(torch.float32)
+        likeliest = iter((logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp().tolist())
+        return [
+            next(likeliest) if row.wants_chance and row.num_choices else None for row in self.rows
+        ]
+
     def scored(self, is_left_out: Sequence[bool]) -> tuple[tuple[TokenLogprobs, ...], ...]:
         """Of each row's scored tokens."""
         begin = sum(row.num_choices for row in self.rows)
