@@ -2,8 +2,8 @@
 
 A proposal is the model's tokens, then looked-up ones; either part may be all of it. Before every
 step of the model the look-up gets its chance, so that it takes over where the text begins to
-repeat; and a proposal that is hardly right as a whole any more ends there, for a further step
-would be in vain. A row that is looked up at once is not fed: the model catches up when it is
+repeat; and a proposal that is hardly right as a whole any more ends there, for what would follow
+is in vain. A row that is looked up at once is not fed: the model catches up when it is
 needed. How good the two are, and how far the model's own probabilities can be trusted, is learned
 from the tokens that were committed, of the look-up also where it was not proposed. Free of torch.
 """
@@ -65,9 +65,10 @@ class _Lane:
         found = self.index.look_up(num_tokens, drafted)
         if found is None:
             return ()
-        record, tokens = self.record, found.tokens
-        expected = record.look_up_length(found.match_length, len(tokens))
-        return tokens if expected > record.model_length(num_tokens) else ()
+        record, tokens, match_length = self.record, found.tokens, found.match_length
+        if record.look_up_length(match_length, len(tokens)) <= record.model_length(num_tokens):
+            return ()
+        return tokens[: record.worthwhile(match_length, len(tokens))]
 
     def lacking(self, row: ProposalRow) -> ProposalRow:
         """The row with all that the model lacks of its log to be fed."""

@@ -39,7 +39,7 @@ class DraftSettings(ModelWorkerSettings):
         "tokens and a looked-up tail. off: the model alone, as always with --draft-ahead.",
     )
     draft_min_chance: float = Field(
-        0.1,
+        0.2,
         ge=0,
         lt=1,
         description="A greedy row's proposal ends once the model's tokens are all right with less "

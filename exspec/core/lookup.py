@@ -16,6 +16,9 @@ from exspec.core.acceptance import common_prefix_length
 
 MOST_MATCHED = 16
 """Longer matches are taken to be this long."""
+LEAST_LOOK_UP_CHANCE = 0.05
+"""Tokens behind the first that are right with less than this chance are not proposed: they cost no
+draft, but their share of a verify."""
 _LEAST = (1, 2, 3, 4, 6, 8, 12, MOST_MATCHED)
 """Match lengths from one of these up to the next share a record."""
 _FIRST_GUESSES = (0.25, 0.5, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95)
@@ -206,13 +209,22 @@ class ProposalRecord:
 
     def look_up_length(self, match_length: int, num_tokens: int) -> float:
         """How many of so many looked-up tokens are expected to be accepted."""
-        chance, length = 1.0, 0.0
+        return sum(self._look_up_chances(match_length, num_tokens))
+
+    def worthwhile(self, match_length: int, num_tokens: int) -> int:
+        """How many of so many looked-up tokens are likely enough to be verified; at least one."""
+        chances = self._look_up_chances(match_length, num_tokens)
+        return max(1, sum(chance >= LEAST_LOOK_UP_CHANCE for chance in chances))
+
+    def _look_up_chances(self, match_length: int, num_tokens: int) -> list[float]:
+        """That the first, the first two, … are all right."""
+        chance, chances = 1.0, list[float]()
         for index in range(num_tokens):
             kind = _kind(match_length + index)
             rate = _rate(self._pool.look_ups[kind])
             chance *= self._look_ups[kind].leaning_on(rate, _LOOK_UP_WEIGHT)
-            length += chance
-        return length
+            chances.append(chance)
+        return chances
 
     def draft_chance(self, chances: Sequence[float]) -> float:
         """That all tokens of the model are right to which it gave these probabilities."""

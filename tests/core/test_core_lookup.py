@@ -152,3 +152,14 @@ def test_tokens_behind_the_first_wrong_one_say_nothing_of_what_the_model_thinks(
     expected.note_model((1,), (9,), (0.2,))
     for chance in (0.2, 0.5, 0.7):
         assert record.draft_chance((chance,)) == expected.draft_chance((chance,))
+
+
+def test_looked_up_tokens_that_are_hardly_right_are_not_worth_verifying():
+    record = ProposalRecord(ProposalPool())
+    assert record.worthwhile(MOST_MATCHED, 64) > record.worthwhile(1, 64) >= 1
+    for _ in range(100):
+        record.note_look_up(1, is_right=False)
+    assert record.worthwhile(1, 64) == 1  # one is, whatever its chance: to find out
+    for _ in range(300):
+        record.note_look_up(MOST_MATCHED, is_right=True)
+    assert record.worthwhile(MOST_MATCHED, 64) == 64
