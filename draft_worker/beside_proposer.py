@@ -57,10 +57,12 @@ class _Lane:
         self.index.follow(log)
         self.proposed = self.chances = ()
 
-    def tail(self, num_tokens: int, drafted: Sequence[int] = ()) -> tuple[int, ...]:
+    def tail(
+        self, num_tokens: int, drafted: Sequence[int] = (), chance: float = 1.0
+    ) -> tuple[int, ...]:
         """What to end the proposal with after `drafted`; empty: the model is expected to do better.
 
-        `num_tokens` more are wanted.
+        `num_tokens` more are wanted; what was drafted is all right with this chance.
         """
         found = self.index.look_up(num_tokens, drafted)
         if found is None:
@@ -68,7 +70,7 @@ class _Lane:
         record, tokens, match_length = self.record, found.tokens, found.match_length
         if record.look_up_length(match_length, len(tokens)) <= record.model_length(num_tokens):
             return ()
-        return tokens[: record.worthwhile(match_length, len(tokens))]
+        return tokens[: record.worthwhile(match_length, len(tokens), chance)]
 
     def lacking(self, row: ProposalRow) -> ProposalRow:
         """The row with all that the model lacks of its log to be fed."""
@@ -119,7 +121,10 @@ class BesideProposer:
             elif len(full.feed.tokens) >= MOST_LACKING:
                 asked.append(i)
                 laid.append(replace(full, num_draft_tokens=0))
-        answer = self._model.propose(laid, self._tail) if laid else Proposals((), ())
+        asks = self._least_chance > 0
+        answer = Proposals((), ())
+        if laid:
+            answer = self._model.propose(laid, self._tail, asks_chances=asks)
         return self._merge(rows, tails, asked, answer)
 
     def _open(self, row: ProposalRow) -> tuple[int, ...]:
@@ -134,11 +139,11 @@ class BesideProposer:
 
     def _tail(self, row: ProposalRow, draft: Drafting) -> tuple[int, ...] | None:
         lane = self._lanes[row.feed.slot]
-        found = lane.tail(row.num_draft_tokens - len(draft.tokens), draft.tokens)
+        chance = lane.record.draft_chance(draft.chances)
+        found = lane.tail(row.num_draft_tokens - len(draft.tokens), draft.tokens, chance)
         if found:
             return found
-        is_in_vain = lane.record.draft_chance(draft.chances) < self._least_chance
-        return () if is_in_vain else None
+        return () if chance < self._least_chance else None
 
     def _merge(
         self,

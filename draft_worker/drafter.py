@@ -132,6 +132,7 @@ class Drafter:
             self._sessions.held_tokens(sequence_id),
             min(entry.num_draft_tokens, room),
             None if ready is None else ready.choosing,
+            is_greedy=ready is None,
         )
 
     def _propose(self, rows: list[ProposalRow]) -> Proposals | None:

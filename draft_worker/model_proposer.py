@@ -69,11 +69,14 @@ class ModelProposer:
             self._told.add(field)
             logger.warning("draft.rules_not_followed field=%s reason=%.200s", field, error)
 
-    def propose(self, rows: list[ProposalRow], tail: Tail | None = None) -> Proposals:
+    def propose(
+        self, rows: list[ProposalRow], tail: Tail | None = None, *, asks_chances: bool = False
+    ) -> Proposals:
         """The first pass feeds what the rows lack; every later one feeds the token before.
 
         A row ends early at a token the model gives no finite numbers for, or where its rules leave
         no token; or with what `tail` gives it before a later pass (None: the model alone).
+        `asks_chances`: how likely the model thinks its tokens are, of greedy rows.
         """
         drafts = [Drafting() for _ in rows]
         failed = set[int]()
@@ -83,8 +86,9 @@ class ModelProposer:
             active = [i for i, row in enumerate(rows) if _takes_part(row, drafts[i], step, tail)]
             if not active:
                 break
-            inputs = [_row_input(rows[i], drafts[i].tokens, tail) for i in active]
-            output = self._runner.forward(inputs)
+            output = self._runner.forward(
+                [_row_input(rows[i], drafts[i].tokens, asks_chances) for i in active]
+            )
             for place, (i, choices) in enumerate(zip(active, output.choices, strict=True)):
                 drafts[i].tokens += choices
                 _note_chance(drafts[i], output, place)
@@ -123,7 +127,7 @@ def _note_chance(draft: Drafting, output: PassOutput, place: int) -> None:
         draft.chances.append(chance)
 
 
-def _row_input(row: ProposalRow, drafted: list[int], tail: Tail | None) -> RowInput:
+def _row_input(row: ProposalRow, drafted: list[int], asks_chance: bool) -> RowInput:  # noqa: FBT001
     if drafted:
         start, tokens, num_choices = len(row.log) + len(drafted) - 1, (drafted[-1],), 1
     else:
@@ -131,7 +135,6 @@ def _row_input(row: ProposalRow, drafted: list[int], tail: Tail | None) -> RowIn
         num_choices = min(1, row.num_draft_tokens)
     needs_history = row.choosing is not None and row.choosing.rules.needs_history
     history = (*row.log, *drafted)[:start] if needs_history else ()
-    wants_chance = tail is not None and row.choosing is None
     return RowInput(
         row.feed.slot,
         start,
@@ -139,5 +142,5 @@ def _row_input(row: ProposalRow, drafted: list[int], tail: Tail | None) -> RowIn
         num_choices,
         row.choosing,
         history,
-        wants_chance=wants_chance,
+        wants_chance=asks_chance and row.is_greedy,
     )

@@ -18,12 +18,14 @@ class ProposalRow:
 
     `log` is everything the proposals continue, `feed.tokens` included: the committed log, and what
     was drafted beyond it before, if anything. `choosing` is how proposals are made; None: greedily.
+    `is_greedy`: so is the target, which has no rules to follow.
     """
 
     feed: Feed
     log: tuple[int, ...]
     num_draft_tokens: int
     choosing: Choosing | None = None
+    is_greedy: bool = True
 
 
 @dataclass(frozen=True, slots=True)

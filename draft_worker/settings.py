@@ -42,9 +42,9 @@ class DraftSettings(ModelWorkerSettings):
         0.2,
         ge=0,
         lt=1,
-        description="A greedy row's proposal ends once the model's tokens are all right with less "
-        "than this chance, by its own probabilities and by how often those were borne out; 0: it "
-        "never ends early. Not with --lookup off. The output is the same.",
+        description="For a greedy request the model drafts no more once all it proposed is right "
+        "with less than this chance, by its own probabilities and by how often those were borne "
+        "out; 0: it drafts all that is asked for. Not with --lookup off. The output is the same.",
     )
     ngram_max: int = Field(4, ge=1, le=16, description="Longest run of tokens that is looked up.")
     ngram_min: int = Field(1, ge=1, le=16, description="Shortest run of tokens that is looked up.")

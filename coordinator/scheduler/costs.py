@@ -93,13 +93,17 @@ class Costs(PassCosts):
             shape.num_steps.update(max(order.num_draft_tokens for order in deciding))
             shape.num_rounds_left -= 1
 
-    def note_draft(self, batch: Batch, num_made: Sequence[int], cost: PassCost) -> None:
-        """A draft worker answered a batch; its model made so many tokens for each row."""
+    def note_draft(self, batch: Batch, num_made: Sequence[int | None], cost: PassCost) -> None:
+        """A draft worker answered a batch; its model made so many tokens for each row.
+
+        None: the row was refused or failed, and is taken to have been tried.
+        """
         orders = [order for order in batch.orders if isinstance(order, DraftOrder)]
-        self.learn(batch, draft_features(orders, num_made), cost)
-        num_asked = sum(order.num_draft_tokens for order in orders)
-        if num_asked:
-            self.note_usual_draft(batch.worker, sum(num_made) / num_asked, cost)
+        asked = [order.num_draft_tokens for order in orders]
+        made = [n if own is None else own for n, own in zip(asked, num_made, strict=True)]
+        self.learn(batch, draft_features(orders, made), cost)
+        if any(asked):
+            self.note_usual_draft(batch.worker, sum(made) / sum(asked), cost)
 
     def forget(self, worker: Worker) -> None:
         """A worker left."""

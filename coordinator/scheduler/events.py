@@ -107,6 +107,11 @@ class DraftOutcome:
     kv_length: int
     num_looked_up: int = 0
 
+    @property
+    def num_made(self) -> int | None:
+        """Tokens that took a pass of a model; None: the row was refused or failed."""
+        return self.num_drafted - self.num_looked_up if self.status is EntryStatus.OK else None
+
 
 @dataclass(frozen=True, slots=True)
 class DraftCompleted:

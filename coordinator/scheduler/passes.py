@@ -40,7 +40,7 @@ class WorkerCosts:
     usual_draft: Mean = field(default_factory=lambda: Mean(0.1))
     """Seconds of a draft worker's batches that propose something."""
     made_share: Mean = field(default_factory=lambda: Mean(0.05, start=1.0))
-    """What of the tokens asked for a draft worker's model makes; the others are looked up."""
+    """What of the tokens asked for a draft worker's model makes; others take no pass."""
 
     @property
     def is_known(self) -> bool:

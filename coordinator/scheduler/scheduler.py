@@ -215,7 +215,7 @@ class Scheduler:
     def _note_draft_cost(self, batch: Batch, event: DraftCompleted) -> None:
         if event.cost is None:
             return
-        num_made = [outcome.num_drafted - outcome.num_looked_up for outcome in event.outcomes]
+        num_made = [outcome.num_made for outcome in event.outcomes]
         self._costs.note_draft(batch, num_made, event.cost)
         for row in batch.rows:
             if row.group is not None and row.awaits(batch):

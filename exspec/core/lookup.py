@@ -17,8 +17,8 @@ from exspec.core.acceptance import common_prefix_length
 MOST_MATCHED = 16
 """Longer matches are taken to be this long."""
 LEAST_LOOK_UP_CHANCE = 0.05
-"""Tokens behind the first that are right with less than this chance are not proposed: they cost no
-draft, but their share of a verify."""
+"""Looked-up tokens that are right with less than this chance are not proposed: they cost no draft,
+but their share of a verify."""
 _LEAST = (1, 2, 3, 4, 6, 8, 12, MOST_MATCHED)
 """Match lengths from one of these up to the next share a record."""
 _FIRST_GUESSES = (0.25, 0.5, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95)
@@ -26,7 +26,7 @@ _FIRST_GUESSES = (0.25, 0.5, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95)
 _FIRST_MODEL_GUESS = 0.4
 _NUM_CHANCES = 10
 """Equal parts of [0, 1]: tokens whose probabilities are in the same part share a record."""
-_FIRST_CHANCE_GUESS = 0.75
+_FIRST_CHANCE_GUESS, _FIRST_CHANCE_WEIGHT = 0.98, 5.0
 """High, whatever the model thinks: nothing is cut short before it was found to be in vain."""
 _FIRST_WEIGHT = 10.0
 """Tokens that a guess counts as."""
@@ -148,8 +148,8 @@ def _first_look_ups() -> list[_Rate]:
 
 
 def _first_chances() -> list[_Rate]:
-    first = _FIRST_CHANCE_GUESS * _FIRST_WEIGHT
-    return [_Rate(first, _FIRST_WEIGHT) for _ in range(_NUM_CHANCES)]
+    first = _FIRST_CHANCE_GUESS * _FIRST_CHANCE_WEIGHT
+    return [_Rate(first, _FIRST_CHANCE_WEIGHT) for _ in range(_NUM_CHANCES)]
 
 
 def _first_model() -> _Rate:
@@ -211,10 +211,13 @@ class ProposalRecord:
         """How many of so many looked-up tokens are expected to be accepted."""
         return sum(self._look_up_chances(match_length, num_tokens))
 
-    def worthwhile(self, match_length: int, num_tokens: int) -> int:
-        """How many of so many looked-up tokens are likely enough to be verified; at least one."""
+    def worthwhile(self, match_length: int, num_tokens: int, chance: float = 1.0) -> int:
+        """How many of so many looked-up tokens are likely enough right to be verified.
+
+        `chance`: that all before them are right.
+        """
         chances = self._look_up_chances(match_length, num_tokens)
-        return max(1, sum(chance >= LEAST_LOOK_UP_CHANCE for chance in chances))
+        return sum(chance * one >= LEAST_LOOK_UP_CHANCE for one in chances)
 
     def _look_up_chances(self, match_length: int, num_tokens: int) -> list[float]:
         """That the first, the first two, … are all right."""

@@ -81,7 +81,7 @@ class PassOutput:
     """What a pass answers: per row its choices, and where the time went.
 
     `align_seconds` is what placing the rows took (moving KV in the padded layout),
-    `forward_seconds` the model itself with its one copy to the host.
+    `forward_seconds` the model itself with its copies to the host.
 
     A row has fewer choices than it wanted when the model's numbers were not finite from some
     token on: the tokens before it are held, the others are not. `failed_rows` are those where that

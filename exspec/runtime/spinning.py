@@ -20,7 +20,7 @@ _BRIEF = {
 def spin_briefly() -> None:
     """Tell OpenMP libraries, which read it when they are loaded; what a user has set stays."""
     environment = os.environ  # noqa: TID251 - not a setting of ours: where the library looks
-    if _WAIT_POLICY in environment:
+    if environment.get(_WAIT_POLICY):
         return
     for name, value in _BRIEF.items():
         environment.setdefault(name, value)

@@ -134,7 +134,7 @@ def test_what_a_model_thinks_is_trusted_as_far_as_it_was_borne_out():
     pool = ProposalPool()
     record, new = ProposalRecord(pool), ProposalRecord(ProposalPool())
     assert new.draft_chance(()) == 1
-    assert new.draft_chance((0.9,)) == new.draft_chance((0.1,)) > 0.5
+    assert new.draft_chance((0.9,) * 32 + (0.1,) * 32) > 0.25
     for _ in range(60):
         record.note_model((1, 2), (1, 3), (0.95, 0.31))
     assert record.draft_chance((0.99,)) > 0.9
@@ -156,10 +156,12 @@ def test_tokens_behind_the_first_wrong_one_say_nothing_of_what_the_model_thinks(
 
 def test_looked_up_tokens_that_are_hardly_right_are_not_worth_verifying():
     record = ProposalRecord(ProposalPool())
-    assert record.worthwhile(MOST_MATCHED, 64) > record.worthwhile(1, 64) >= 1
+    assert record.worthwhile(MOST_MATCHED, 64) > record.worthwhile(1, 64) > 1
+    assert record.worthwhile(MOST_MATCHED, 64) > record.worthwhile(MOST_MATCHED, 64, 0.3) > 0
+    assert record.worthwhile(MOST_MATCHED, 64, 0.04) == 0
     for _ in range(100):
         record.note_look_up(1, is_right=False)
-    assert record.worthwhile(1, 64) == 1  # one is, whatever its chance: to find out
+    assert record.worthwhile(1, 64) == 0
     for _ in range(300):
         record.note_look_up(MOST_MATCHED, is_right=True)
     assert record.worthwhile(MOST_MATCHED, 64) == 64

@@ -15,7 +15,9 @@ from draft_worker import beside_proposer
 from draft_worker.beside_proposer import BesideProposer
 from draft_worker.drafter import Drafter
 from draft_worker.model_proposer import ModelProposer
+from draft_worker.rules import SampleMethod
 from exspec.core.choosing import ChoiceRules
+from exspec.core.lookup import ProposalRecord
 from exspec.core.rounds import EntryStatus
 
 REPEATING = (*range(20, 40), 50, *range(20, 40))
@@ -247,7 +249,7 @@ def _num_passes_and_accepted(runner: ToyRunner, least_chance: float) -> tuple[in
     proposer = BesideProposer(
         ModelProposer(runner), longest=4, shortest=4, least_chance=least_chance
     )
-    accepted = _follow(Drafter(proposer, lambda: 0.0, orphan_seconds=9), LONG, 20, 6)
+    accepted = _follow(Drafter(proposer, lambda: 0.0, orphan_seconds=9), LONG, 20, 9)
     assert not runner.violations
     return len(runner.passes), sum(accepted)
 
@@ -276,9 +278,31 @@ def test_a_model_that_is_right_without_being_sure_is_let_go_on():
     assert passes <= counts[0.0][0]
 
 
-def test_a_row_with_rules_is_not_asked_how_sure_the_model_is():
+@pytest.mark.parametrize("method", SampleMethod)
+def test_a_row_with_rules_is_not_asked_how_sure_the_model_is(method):
     runner = ToyRunner(draft_language)
-    drafter = beside(runner, least_chance=0.9)
+    model = ModelProposer(runner, method)
+    proposer = BesideProposer(model, longest=4, shortest=1, least_chance=0.9)
+    drafter = Drafter(proposer, lambda: 0.0, orphan_seconds=9)
     entry = replace(ask((31, 32, 33), 4), rules=ChoiceRules(3, temperature=1.0, seed=3))
     assert len(result_of(drafter, entry).draft_tokens) == 4
     assert not any(row.wants_chance for rows in runner.passes for row in rows)
+
+
+def test_nothing_is_asked_where_nothing_ends_early():
+    runner = ToyRunner(draft_language)
+    assert len(result_of(beside(runner, least_chance=0), ask((31, 32, 33), 4)).draft_tokens) == 4
+    assert not any(row.wants_chance for rows in runner.passes for row in rows)
+
+
+def test_a_tail_is_not_looked_up_behind_tokens_that_are_in_vain():
+    """The text would repeat itself behind the model's token, which is hardly ever right."""
+    runner = ToyRunner(lambda context: 31)
+    runner.sureness = lambda context: 0.05
+    proposer = BesideProposer(ModelProposer(runner), longest=4, shortest=1, least_chance=0.2)
+    pool = proposer._pool
+    for _ in range(400):
+        ProposalRecord(pool).note_model((1,), (2,), (0.05,))
+    drafter = Drafter(proposer, lambda: 0.0, orphan_seconds=9)
+    log = (10, 11, 12, *range(30, 40), 50, 51, 30, 77, 78, 79, 80, 52, 53)
+    assert result_of(drafter, ask(log, 8)).draft_tokens == (31,)
