@@ -1,14 +1,17 @@
 """How likely a draft token is accepted: per row, leaning on what all rows showed. Arithmetic.
 
 One number alpha per row: the chance that the next draft token is right, given that those before
-it were. A round with K drafts then commits (1 - alpha^(K+1)) / (1 - alpha) tokens on average
-(Leviathan et al., arXiv 2211.17192, equation 1).
+it were. Were it the same at every place, a round with K drafts would commit
+(1 - alpha^(K+1)) / (1 - alpha) tokens on average (Leviathan et al., arXiv 2211.17192, equation 1).
+It is not: where two tokens were right, text often repeats itself and the third is right, too; and
+drafts may end before K. So how places differ is learned of all rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
+from typing import Any
 
 from coordinator.scheduler.rows import Row
 
@@ -26,14 +29,38 @@ FIRST_GUESS = 0.6
 FIRST_WEIGHT = 10.0
 NUM_LEVELS = 40
 """alpha is rounded to a multiple of 1 / NUM_LEVELS where rows are counted."""
+PLACE_MEMORY = 0.998
+"""What a row's round counts of the next one, in the records of places."""
+PLACE_WEIGHT = 10.0
+"""Foretold right drafts after which a place's record counts as much as the place before it."""
+MOST_LIKELY = 0.99
+
+
+@dataclass(slots=True)
+class _Place:
+    """The drafts at one place of a round: how many were right, of how many rows of usual alpha.
+
+    A row of twice that counts twice.
+    """
+
+    num_right: float = 0.0
+    num_rows: float = 0.0
+
+    def fade(self) -> None:
+        self.num_right *= PLACE_MEMORY
+        self.num_rows *= PLACE_MEMORY
 
 
 @dataclass(slots=True)
 class AcceptancePool:
-    """The record of all rows."""
+    """The record of all rows. Of drafts behind the first `most` nothing is noted or foretold."""
 
+    most: int = 64
     num_agreed: float = FIRST_GUESS * FIRST_WEIGHT
     num_judged: float = FIRST_WEIGHT
+    _places: list[_Place] = field(default_factory=list[_Place])
+    _sums: dict[int, tuple[list[float], list[float]]] = field(default_factory=dict[int, Any])
+    """By level: the chance that the first k drafts are right, and the tokens of k drafts."""
 
     @property
     def rate(self) -> float:
@@ -50,6 +77,50 @@ class AcceptancePool:
         """A row's round: drafts accepted, and drafts judged (those and the first wrong one)."""
         self.num_agreed = POOL_MEMORY * self.num_agreed + num_agreed
         self.num_judged = POOL_MEMORY * self.num_judged + num_judged
+
+    def note_places(self, level: int, num_planned: int, num_accepted: int) -> None:
+        """How far a round of `num_planned` drafts of a row at a level got.
+
+        A draft that was planned and not made, for those before it were in vain, was not right.
+        """
+        num_reached = min(num_planned, num_accepted + 1, self.most)
+        while len(self._places) < num_reached:
+            self._places.append(_Place())
+        for place in self._places:
+            place.fade()
+        for index in range(num_reached):
+            self._places[index].num_right += index < num_accepted
+            self._places[index].num_rows += max(level, 1) / max(NUM_LEVELS * self.rate, 1)
+        self._sums.clear()
+
+    def chance(self, level: int, num_drafts: int) -> float:
+        """That `num_drafts` draft tokens are all right."""
+        return self._of(level)[0][min(num_drafts, self.most)]
+
+    def expected_tokens(self, level: int, num_drafts: int) -> float:
+        """Tokens a round of `num_drafts` commits at a level, bonus token included."""
+        return self._of(level)[1][min(num_drafts, self.most)]
+
+    def _of(self, level: int) -> tuple[list[float], list[float]]:
+        level = min(level, NUM_LEVELS - 1)
+        known = self._sums.get(level)
+        if known is None:
+            known = self._sums[level] = self._foretell(level / NUM_LEVELS)
+        return known
+
+    def _foretell(self, alpha: float) -> tuple[list[float], list[float]]:
+        """A place nothing is known of is like the one before it."""
+        usual = sum(place.num_right for place in self._places)
+        usual /= max(1.0, sum(place.num_rows for place in self._places))
+        ratio, chances, tokens = 1.0, [1.0], [1.0]
+        for index in range(self.most):
+            if index < len(self._places):
+                place = self._places[index]
+                right = PLACE_WEIGHT * ratio + place.num_right
+                ratio = right / (PLACE_WEIGHT + usual * place.num_rows)
+            chances.append(chances[-1] * min(MOST_LIKELY, alpha * ratio))
+            tokens.append(tokens[-1] + chances[-1])
+        return chances, tokens
 
     def fade(self) -> None:
         """A round without drafts: what is known gets older."""
@@ -71,26 +142,14 @@ def remembered(row: Row, num_drafts: int, num_accepted: int) -> tuple[float, flo
     )
 
 
+def planned(row: Row, num_drafts: int) -> int:
+    """What a round that brought drafts is measured by: those planned, had there been any.
+
+    A draft worker ends early what is in vain; what it left out would not have been right.
+    """
+    return max(num_drafts, row.num_planned) if num_drafts else 0
+
+
 def judged(num_drafts: int, num_accepted: int) -> int:
     """Drafts the target judged: those after the first wrong one were never looked at."""
     return min(num_drafts, num_accepted + 1)
-
-
-def expected_tokens(level: int, num_drafts: int) -> float:
-    """Tokens a round of `num_drafts` commits at a level, bonus token included."""
-    return _EXPECTED[min(level, NUM_LEVELS - 1)][num_drafts]
-
-
-def chance(level: int, num_drafts: int) -> float:
-    """That `num_drafts` draft tokens are all right."""
-    return (level / NUM_LEVELS) ** num_drafts
-
-
-def _series(alpha: float, most: int) -> list[float]:
-    sums = [1.0]
-    for power in range(1, most + 1):
-        sums.append(sums[-1] + alpha**power)
-    return sums
-
-
-_EXPECTED = [_series(level / NUM_LEVELS, 64) for level in range(NUM_LEVELS)]

@@ -147,7 +147,7 @@ class AdaptiveSpeculation:
     def __init__(self, most: int = DEFAULT_MOST) -> None:
         """`most`: the largest K ever chosen."""
         self._most = most
-        self._pool = AcceptancePool()
+        self._pool = AcceptancePool(most)
         self._habits: dict[tuple[int, int], Habit] = {}
         """By target and size of rounds (power of two)."""
         self._num_blind_rounds = 0
@@ -219,11 +219,12 @@ class AdaptiveSpeculation:
             number, num_accepted = order.num_draft_tokens, outcome.num_committed - 1
             num_rows += 1
             tokens += outcome.num_committed
-            # A draft may end early; what the plan promised is what it is measured by.
-            planned = max(number, row.num_planned) if number else 0
-            predicted += acceptance.expected_tokens(self._pool.level(row), planned)
-            if number:
-                self._pool.note(num_accepted, acceptance.judged(number, num_accepted))
+            planned = acceptance.planned(row, number)
+            level = self._pool.level(row)
+            predicted += self._pool.expected_tokens(level, planned)
+            if planned:
+                self._pool.note(num_accepted, acceptance.judged(planned, num_accepted))
+                self._pool.note_places(level, planned, num_accepted)
         group = batch.group
         if group is None or group.forecast is None or cost is None or not num_rows:
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from coordinator.scheduler import acceptance
 from coordinator.scheduler.acceptance import AcceptancePool
 from coordinator.scheduler.costs import Costs, RoundSeconds
 from coordinator.scheduler.passes import (
@@ -33,6 +32,7 @@ class Outlook:
         self._num_rows = num_rows
         self._candidates = candidates
         self._costs = costs
+        self._pool = pool
         self._levels = [pool.level(one.row) for one in candidates]
         self._kinds = Counter(zip(self._levels, [one.most for one in candidates], strict=True))
         self._num_drafting = Counter(one.draft for one in candidates)
@@ -48,7 +48,7 @@ class Outlook:
     def tokens(self, num_drafts: int, doubt: int = 0) -> float:
         """Expected tokens of the round; `doubt`: were every row this many levels better."""
         drafting = sum(
-            count * acceptance.expected_tokens(level + doubt, min(num_drafts, most))
+            count * self._pool.expected_tokens(level + doubt, min(num_drafts, most))
             for (level, most), count in self._kinds.items()
         )
         return self._num_rows - len(self._candidates) + drafting
@@ -85,7 +85,7 @@ class Outlook:
             for worker in self._num_drafting
         }
         return tuple(
-            _worthwhile(level, min(num_drafts, one.most), prices[one.draft])
+            self._worthwhile(level, min(num_drafts, one.most), prices[one.draft])
             for level, one in zip(self._levels, self._candidates, strict=True)
         )
 
@@ -117,9 +117,8 @@ class Outlook:
         num_made = num_drafts * self._costs.made_share(worker)
         return usual_draft_features(num_rows, num_made, num_made * num_rows)
 
-
-def _worthwhile(level: int, most: int, price: float) -> int:
-    """The most drafts whose last one is worth its price."""
-    while most and acceptance.chance(level, most) < price:
-        most -= 1
-    return most
+    def _worthwhile(self, level: int, most: int, price: float) -> int:
+        """The most drafts whose last one is worth its price."""
+        while most and self._pool.chance(level, most) < price:
+            most -= 1
+        return most

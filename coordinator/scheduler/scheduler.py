@@ -274,7 +274,8 @@ class Scheduler:
             self._finish(row)
             return
         num_accepted = max(0, outcome.num_committed - 1)
-        self.state.judge(row, *acceptance.remembered(row, num_drafts, num_accepted))
+        planned = acceptance.planned(row, num_drafts)
+        self.state.judge(row, *acceptance.remembered(row, planned, num_accepted))
         self.state.hold(row, outcome.kv_length)
         self._end_round(row)
 
