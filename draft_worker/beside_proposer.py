@@ -2,29 +2,45 @@
 
 A proposal is the model's tokens, then looked-up ones; either part may be all of it. Before every
 step of the model the look-up gets its chance, so that it takes over where the text begins to
-repeat; and a proposal that is hardly right as a whole any more ends there, for what would follow
-is in vain. A row that is looked up at once is not fed: the model catches up when it is
-needed. How good the two are, and how far the model's own probabilities can be trusted, is learned
-from the tokens that were committed, of the look-up also where it was not proposed. Free of torch.
+repeat; at every step the model's choice is weighed against what followed its last token elsewhere
+in the text; and a proposal that is hardly right as a whole any more ends there, for what would
+follow is in vain. A row that is looked up at once is not fed: the model catches up when it is
+needed. How good the two are, and how far their probabilities can be trusted, is learned from the
+tokens that were committed, of the look-up also where it was not proposed. Free of torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import mul
 from typing import TYPE_CHECKING
 
-from draft_worker.model_proposer import Drafting, ModelProposer
+from draft_worker.model_proposer import ModelProposer
 from draft_worker.proposer import ProposalRow, Proposals
 from exspec.core.choosing import ChoiceRules
-from exspec.core.lookup import NgramIndex, ProposalPool, ProposalRecord
+from exspec.core.copying import NO_COPIES, Copies, CopyGates, Mixed, copies_of
+from exspec.core.lookup import NgramIndex
+from exspec.core.proposal_records import ProposalPool, ProposalRecord
 from exspec.core.sessions import Feed
 
 if TYPE_CHECKING:
     from exspec.engine.choosing.choosing import Choosing
 
+LEAST_LOOK_UP_CHANCE = 0.05
+"""Looked-up tokens that are right with less than this chance are not proposed: they cost no draft,
+but their share of a verify."""
 MOST_LACKING = 128
 """A row that lacks so many tokens is fed though it was looked up, lest one pass take too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A token the model proposed, and how it was come to; None: the model did not say."""
+
+    token: int
+    mixed: Mixed | None
 
 
 @dataclass(slots=True)
@@ -34,12 +50,16 @@ class _Lane:
     index: NgramIndex
     """Of the log at the last entry."""
     record: ProposalRecord
+    gates: CopyGates
+    """Of all rows."""
     num_fed: int = 0
     """Tokens of it that the model was fed, and of the proposal after it. The session counts all."""
-    proposed: tuple[int, ...] = ()
+    chosen: list[_Chosen] = field(default_factory=list[_Chosen])
     """The model's part of the last proposal."""
-    chances: tuple[float, ...] = ()
-    """How likely it thought the tokens were."""
+    chance: float = 1.0
+    """That all of it is right."""
+    copies: Copies = NO_COPIES
+    """What its next token is weighed against."""
     was_asked: bool = False
     """Whether the last entry wanted a proposal: tokens that follow are generated, no prompt."""
 
@@ -47,30 +67,57 @@ class _Lane:
         """Take in what was committed since the last entry, and judge by it."""
         num_known = len(self.index.tokens)
         if self.was_asked and list(log[:num_known]) == self.index.tokens:
-            self.record.note_model(self.proposed, log[num_known:], self.chances)
+            self._judge_model(log[num_known:])
             for token in log[num_known:]:
                 found = self.index.look_up(1)
                 if found is not None:
-                    is_right = found.tokens == (token,)
-                    self.record.note_look_up(found.match_length, is_right=is_right)
+                    self.record.note_look_up(found.matches[0], is_right=found.tokens == (token,))
                 self.index.append(token)
         self.index.follow(log)
-        self.proposed = self.chances = ()
+        self.chosen.clear()
+        self.chance = 1.0
+
+    def _judge_model(self, came: Sequence[int]) -> None:
+        """Its tokens up to the first wrong one; of those behind it nothing is known."""
+        if not self.chosen:
+            self.record.note_no_model()
+        for chosen, token in zip(self.chosen, came, strict=False):
+            is_right = chosen.token == token
+            mixed = chosen.mixed
+            self.record.note_model(None if mixed is None else mixed.chance, is_right=is_right)
+            if mixed is not None:
+                self.gates.note(mixed, token)
+            if not is_right:
+                return
 
     def tail(
-        self, num_tokens: int, drafted: Sequence[int] = (), chance: float = 1.0
+        self, num_tokens: int, drafted: Sequence[int] = (), *, is_end: bool = False
     ) -> tuple[int, ...]:
         """What to end the proposal with after `drafted`; empty: the model is expected to do better.
 
-        `num_tokens` more are wanted; what was drafted is all right with this chance.
+        `num_tokens` more are wanted; `is_end`: the model will not be asked for any.
         """
         found = self.index.look_up(num_tokens, drafted)
-        if found is None:
+        if found is None or not found.tokens:
             return ()
-        record, tokens, match_length = self.record, found.tokens, found.match_length
-        if record.look_up_length(match_length, len(tokens)) <= record.model_length(num_tokens):
+        rates = [self.record.look_up_rate(match) for match in found.matches]
+        if rates[0] <= self.record.model_rate and not is_end:
             return ()
-        return tokens[: record.worthwhile(match_length, len(tokens), chance)]
+        chances = accumulate(rates, mul, initial=self.chance)
+        num_likely = sum(chance >= LEAST_LOOK_UP_CHANCE for chance in chances) - 1
+        return found.tokens[: max(0, num_likely)]
+
+    def choose(self, choice: int, chances: tuple[float, ...]) -> int:
+        """The model's next token: its own choice, or one of the copies."""
+        mixed = None
+        if chances:
+            tokens = (choice, *self.copies.shares)
+            by_token = dict(zip(tokens, chances, strict=True))
+            mixed = self.gates.mix(choice, by_token, self.copies)
+            self.chance *= self.record.chance_of(mixed.chance)
+        token = choice if mixed is None else mixed.token
+        self.chosen.append(_Chosen(token, mixed))
+        return token
 
     def lacking(self, row: ProposalRow) -> ProposalRow:
         """The row with all that the model lacks of its log to be fed."""
@@ -93,6 +140,7 @@ class BesideProposer:
         self._shortest = shortest
         self._least_chance = least_chance
         self._pool = ProposalPool()
+        self._gates = CopyGates()
         self._lanes: dict[int, _Lane] = {}
         """By slot."""
         self.vocab_size = model.vocab_size
@@ -121,10 +169,7 @@ class BesideProposer:
             elif len(full.feed.tokens) >= MOST_LACKING:
                 asked.append(i)
                 laid.append(replace(full, num_draft_tokens=0))
-        asks = self._least_chance > 0
-        answer = Proposals((), ())
-        if laid:
-            answer = self._model.propose(laid, self._tail, asks_chances=asks)
+        answer = self._model.propose(laid, self) if laid else Proposals((), ())
         return self._merge(rows, tails, asked, answer)
 
     def _open(self, row: ProposalRow) -> tuple[int, ...]:
@@ -132,18 +177,28 @@ class BesideProposer:
         lane = self._lanes.get(row.feed.slot)
         if lane is None:
             index = NgramIndex(self._longest, self._shortest)
-            lane = self._lanes[row.feed.slot] = _Lane(index, ProposalRecord(self._pool))
+            lane = _Lane(index, ProposalRecord(self._pool), self._gates)
+            self._lanes[row.feed.slot] = lane
         lane.go_on(row.log)
         lane.was_asked = row.num_draft_tokens > 0
         return lane.tail(row.num_draft_tokens) if lane.was_asked else ()
 
-    def _tail(self, row: ProposalRow, draft: Drafting) -> tuple[int, ...] | None:
+    def tail(self, row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...] | None:
+        """See `Companion`: what is looked up, or an early end."""
         lane = self._lanes[row.feed.slot]
-        chance = lane.record.draft_chance(draft.chances)
-        found = lane.tail(row.num_draft_tokens - len(draft.tokens), draft.tokens, chance)
-        if found:
-            return found
-        return () if chance < self._least_chance else None
+        is_end = lane.chance < self._least_chance
+        found = lane.tail(row.num_draft_tokens - len(drafted), drafted, is_end=is_end)
+        return found if found or is_end else None
+
+    def rivals(self, row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...]:
+        """See `Companion`: what followed earlier occurrences of the last tokens."""
+        lane = self._lanes[row.feed.slot]
+        lane.copies = copies_of(lane.index.occurrences(drafted))
+        return tuple(lane.copies.shares)
+
+    def settle(self, row: ProposalRow, choice: int, chances: tuple[float, ...]) -> int:
+        """See `Companion`: the likeliest of the mixture."""
+        return self._lanes[row.feed.slot].choose(choice, chances)
 
     def _merge(
         self,
@@ -166,8 +221,6 @@ class BesideProposer:
             if not tails[i]:
                 tokens[i] = answer.tokens[place]
                 num_looked_up[i] = answer.num_looked_up_of(place)
-                lane.proposed = tokens[i][: len(tokens[i]) - num_looked_up[i]]
-                lane.chances = answer.chances[place] if answer.chances else ()
         return replace(
             answer,
             tokens=tuple(tokens),

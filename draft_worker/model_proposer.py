@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from draft_worker.proposer import ProposalRow, Proposals
 from draft_worker.rules import SampleMethod, draft_rules, ever_fewer
@@ -24,15 +24,27 @@ class Drafting:
     """A row's proposal while it is made. Changed by `ModelProposer` only."""
 
     tokens: list[int] = field(default_factory=list[int])
-    chances: list[float] = field(default_factory=list[float])
-    """How likely the model thinks each of the tokens is; fewer than those if it was not said."""
     tail: tuple[int, ...] | None = None
     """What it ends with; None: it goes on."""
 
 
-Tail = Callable[[ProposalRow, Drafting], tuple[int, ...] | None]
-"""What to end a row's proposal with, after the tokens drafted so far, which may be nothing more;
-None: it goes on."""
+class Companion(Protocol):
+    """Who has a say in every proposal of a model."""
+
+    def tail(self, row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...] | None:
+        """What to end the proposal with, which may be nothing more; None: it goes on."""
+        ...
+
+    def rivals(self, row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...]:
+        """Other tokens than the model's choice that may come next. Asked of greedy rows only."""
+        ...
+
+    def settle(self, row: ProposalRow, choice: int, chances: tuple[float, ...]) -> int:
+        """The token that is proposed: the model's choice or a rival, in view of their chances.
+
+        `chances` are of the choice, then of the rivals; empty if the model did not say.
+        """
+        ...
 
 
 class ModelProposer:
@@ -69,29 +81,27 @@ class ModelProposer:
             self._told.add(field)
             logger.warning("draft.rules_not_followed field=%s reason=%.200s", field, error)
 
-    def propose(
-        self, rows: list[ProposalRow], tail: Tail | None = None, *, asks_chances: bool = False
-    ) -> Proposals:
+    def propose(self, rows: list[ProposalRow], companion: Companion | None = None) -> Proposals:
         """The first pass feeds what the rows lack; every later one feeds the token before.
 
         A row ends early at a token the model gives no finite numbers for, or where its rules leave
-        no token; or with what `tail` gives it before a later pass (None: the model alone).
-        `asks_chances`: how likely the model thinks its tokens are, of greedy rows.
+        no token, or as its companion says (None: the model alone).
         """
         drafts = [Drafting() for _ in rows]
         failed = set[int]()
         align_seconds = forward_seconds = 0.0
         num_moved_rows = 0
         for step in range(max(1, *(row.num_draft_tokens for row in rows))):
-            active = [i for i, row in enumerate(rows) if _takes_part(row, drafts[i], step, tail)]
+            active = [
+                i for i, row in enumerate(rows) if _takes_part(row, drafts[i], step, companion)
+            ]
             if not active:
                 break
             output = self._runner.forward(
-                [_row_input(rows[i], drafts[i].tokens, asks_chances) for i in active]
+                [_row_input(rows[i], drafts[i].tokens, companion) for i in active]
             )
-            for place, (i, choices) in enumerate(zip(active, output.choices, strict=True)):
-                drafts[i].tokens += choices
-                _note_chance(drafts[i], output, place)
+            for place, i in enumerate(active):
+                drafts[i].tokens += _settled(rows[i], output, place, companion)
                 if not step and place in output.failed_rows:
                     failed.add(i)
             align_seconds += output.align_seconds
@@ -105,29 +115,32 @@ class ModelProposer:
             num_moved_rows=num_moved_rows,
             failed_rows=frozenset(failed),
             num_looked_up=tuple(len(draft.tail or ()) for draft in drafts),
-            chances=tuple(tuple(draft.chances) for draft in drafts),
         )
 
 
-def _takes_part(row: ProposalRow, draft: Drafting, step: int, tail: Tail | None) -> bool:
+def _takes_part(row: ProposalRow, draft: Drafting, step: int, companion: Companion | None) -> bool:
     """All rows are fed; those that got a token in every pass, want more and have no tail go on."""
     if step == 0:
         return True
     if len(draft.tokens) != step or row.num_draft_tokens <= step or draft.tail is not None:
         return False
-    if tail is not None:
-        draft.tail = tail(row, draft)
+    if companion is not None:
+        draft.tail = companion.tail(row, draft.tokens)
     return draft.tail is None
 
 
-def _note_chance(draft: Drafting, output: PassOutput, place: int) -> None:
-    """What the model thinks of the token it has just chosen, if it was asked and says so."""
-    chance = output.chances[place] if output.chances else None
-    if chance is not None and len(draft.chances) + 1 == len(draft.tokens):
-        draft.chances.append(chance)
+def _settled(
+    row: ProposalRow, output: PassOutput, place: int, companion: Companion | None
+) -> tuple[int, ...]:
+    """What a pass adds to the proposal: one token or none."""
+    choices = output.choices[place]
+    if companion is None or not choices:
+        return choices
+    chances = output.chances[place] if output.chances else ()
+    return (companion.settle(row, choices[0], chances),)
 
 
-def _row_input(row: ProposalRow, drafted: list[int], asks_chance: bool) -> RowInput:  # noqa: FBT001
+def _row_input(row: ProposalRow, drafted: list[int], companion: Companion | None) -> RowInput:
     if drafted:
         start, tokens, num_choices = len(row.log) + len(drafted) - 1, (drafted[-1],), 1
     else:
@@ -135,6 +148,7 @@ def _row_input(row: ProposalRow, drafted: list[int], asks_chance: bool) -> RowIn
         num_choices = min(1, row.num_draft_tokens)
     needs_history = row.choosing is not None and row.choosing.rules.needs_history
     history = (*row.log, *drafted)[:start] if needs_history else ()
+    is_asked = companion is not None and row.is_greedy and num_choices > 0
     return RowInput(
         row.feed.slot,
         start,
@@ -142,5 +156,6 @@ def _row_input(row: ProposalRow, drafted: list[int], asks_chance: bool) -> RowIn
         num_choices,
         row.choosing,
         history,
-        wants_chance=asks_chance and row.is_greedy,
+        wants_chance=is_asked,
+        rivals=companion.rivals(row, drafted) if companion is not None and is_asked else (),
     )

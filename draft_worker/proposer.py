@@ -36,7 +36,6 @@ class Proposals:
 
     A row may get fewer than it wanted, or none: its rules leave no token, or there are no finite
     numbers. Of `failed_rows` not even `feed.tokens` could be fed: what was held before still is.
-    `chances` is how likely the model thinks each of its tokens is, where it was asked.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -46,7 +45,6 @@ class Proposals:
     num_moved_rows: int = 0
     failed_rows: frozenset[int] = frozenset()
     num_looked_up: tuple[int, ...] = ()
-    chances: tuple[tuple[float, ...], ...] = ()
 
     def num_looked_up_of(self, index: int) -> int:
         """Of one row."""

@@ -36,7 +36,8 @@ class DraftSettings(ModelWorkerSettings):
         "beside",
         description="Look tokens up in the prompt and the answer so far beside a draft model: per "
         "row and round, whichever is expected to be accepted longer is proposed, or the model's "
-        "tokens and a looked-up tail. off: the model alone, as always with --draft-ahead.",
+        "tokens and a looked-up tail; for greedy requests the model's choices are also weighed "
+        "against what followed before. off: the model alone, as always with --draft-ahead.",
     )
     draft_min_chance: float = Field(
         0.2,

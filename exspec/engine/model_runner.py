@@ -122,7 +122,7 @@ class ModelRunner:
             stuck_rows=stuck_rows(rows, answers) - failed,
             logprobs=tuple(answer.logprobs for answer in answers),
             scored=tuple(answer.scored for answer in answers),
-            chances=tuple(answer.chance for answer in answers),
+            chances=tuple(answer.chances for answer in answers),
         )
 
     def open_choosing(self, rules: ChoiceRules) -> Choosing:

@@ -40,7 +40,7 @@ class RowInput:
     the tokens before `tokens`, all of them, if `choosing.rules.needs_history`; else it may be
     empty. `scored` asks for the logprobs of tokens that are known: the k-th of them is what
     follows the k-th of `tokens`. `wants_chance` asks how likely the last choice is, for a row that
-    chooses greedily.
+    chooses greedily, and how likely `rivals` would have been in its place.
     """
 
     slot: int
@@ -51,6 +51,7 @@ class RowInput:
     history: Sequence[int] = ()
     scored: tuple[int, ...] = ()
     wants_chance: bool = False
+    rivals: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -90,9 +91,9 @@ class PassOutput:
     already for the first choice: their tokens are held.
 
     `logprobs` has an item per row, one entry per choice, or none if its rules want none; `scored`
-    has one entry per scored token of the row. `chances` has an item per row: the probability of its
-    last greedy choice by the head's own logits, None where that was not wanted, or the row was fed
-    in parts.
+    has one entry per scored token of the row. `chances` has an item per row: the probabilities of
+    its last greedy choice and of its rivals by the head's own logits (0 for a token the head has no
+    row for); empty where that was not wanted, or the row was fed in parts.
     """
 
     choices: tuple[tuple[int, ...], ...]
@@ -104,7 +105,7 @@ class PassOutput:
     stuck_rows: frozenset[int] = frozenset()
     logprobs: tuple[tuple[TokenLogprobs, ...], ...] = ()
     scored: tuple[tuple[TokenLogprobs, ...], ...] = ()
-    chances: tuple[float | None, ...] = ()
+    chances: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class RowAnswer:
     choices: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     scored: tuple[TokenLogprobs, ...] = ()
-    chance: float | None = None
+    chances: tuple[float, ...] = ()
 
     def followed_by(self, later: RowAnswer) -> RowAnswer:
         """Of a row that was fed in parts. `later` gives no choices once one is missing."""

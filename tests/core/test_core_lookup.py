@@ -1,4 +1,4 @@
-"""Prompt look-up: the index says what a plain scan says, and the record learns who is right."""
+"""Prompt look-up: the index finds what a plain scan finds, and all occurrences have their say."""
 
 from __future__ import annotations
 
@@ -6,40 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exspec.core.lookup import MOST_MATCHED, LookUp, NgramIndex, ProposalPool, ProposalRecord
+from exspec.core.lookup import MOST_MATCHED, MOST_OCCURRENCES, LookUp, Match, NgramIndex, votes_for
 
 LOGS = st.lists(st.integers(0, 2), max_size=40)
 SIZES = st.tuples(st.integers(1, 5), st.integers(1, 5)).map(lambda pair: (max(pair), min(pair)))
 
 
-def _scan(log, drafted, num_tokens, longest, shortest):
-    """The longest run of last tokens first, its latest occurrence within the log."""
-    whole = [*log, *drafted]
+def _scan(log, drafted, longest, shortest):
+    """Ends of the runs of last tokens within the log, longest run first, then latest."""
+    whole, ends = [*log, *drafted], []
     for size in range(longest, shortest - 1, -1):
-        if size > len(whole):
-            continue
         for end in range(min(len(log), len(whole) - 1), size - 1, -1):
-            if whole[end - size : end] == whole[-size:]:
-                text = whole[end:]
-                while len(text) < num_tokens:
-                    text += whole[end:]
-                return LookUp(tuple(text[:num_tokens]), _match(whole, end, size, longest))
-    return None
+            if whole[end - size : end] == whole[-size:] and end not in ends:
+                ends.append(end)
+    return [(whole[end], end, _match(whole, end)) for end in ends[:MOST_OCCURRENCES]]
 
 
-def _match(whole, end, size, longest):
-    if size < longest:
-        return size
+def _match(whole, end):
+    size = 1
     while size < min(MOST_MATCHED, end) and whole[end - size - 1] == whole[-size - 1]:
         size += 1
     return size
 
 
-@given(LOGS, st.lists(st.integers(0, 2), max_size=6), st.integers(0, 7), SIZES)
-def test_it_finds_what_a_scan_finds(log, drafted, num_tokens, sizes):
+def _found(index, drafted=()):
+    return [(one.token, one.end, one.match_length) for one in index.occurrences(drafted)]
+
+
+@given(LOGS, st.lists(st.integers(0, 2), max_size=6), SIZES)
+def test_it_finds_what_a_scan_finds(log, drafted, sizes):
     index = NgramIndex(*sizes)
     index.follow(log)
-    assert index.look_up(num_tokens, drafted) == _scan(log, drafted, num_tokens, *sizes)
+    assert _found(index, drafted) == _scan(log, drafted, *sizes)
 
 
 @given(st.lists(LOGS, max_size=4), SIZES)
@@ -49,119 +47,83 @@ def test_how_a_log_came_about_makes_no_difference(parts, sizes):
     for part in parts:
         log += part
         index.follow(log)
-        assert index.look_up(4) == _scan(log, (), 4, *sizes)
+        assert _found(index) == _scan(log, (), *sizes)
     index.follow(log[1:])
-    assert index.look_up(4) == _scan(log[1:], (), 4, *sizes)
+    assert _found(index) == _scan(log[1:], (), *sizes)
+
+
+@given(LOGS, st.lists(st.integers(0, 2), max_size=6), st.integers(1, 7), SIZES)
+def test_every_token_of_a_look_up_follows_where_those_before_it_do(log, drafted, num_tokens, sizes):
+    index = NgramIndex(*sizes)
+    index.follow(log)
+    found = index.look_up(num_tokens, drafted)
+    votes = votes_for(index.occurrences(drafted))
+    assert (found is None) == (not votes)
+    if found is None:
+        return
+    assert len(found.tokens) == len(found.matches) == num_tokens
+    first = found.matches[0]
+    assert votes[found.tokens[0]] == max(votes.values()) == first.share * sum(votes.values())
+    for place, match in enumerate(found.matches):
+        whole = [*log, *drafted, *found.tokens[:place]]
+        followers = {
+            _match(whole, end)
+            for end in range(1, len(whole))
+            if whole[end - 1] == whole[-1] and whole[end] == found.tokens[place]
+        }
+        assert min(match.length, MOST_MATCHED) in followers
+        assert 0 < match.share <= 1
+
+
+@given(LOGS, st.lists(st.integers(0, 2), max_size=6), st.integers(0, 7), SIZES)
+def test_a_shorter_look_up_is_the_beginning_of_a_longer_one(log, drafted, num_tokens, sizes):
+    index = NgramIndex(*sizes)
+    index.follow(log)
+    short, long = index.look_up(num_tokens, drafted), index.look_up(7, drafted)
+    if long is None:
+        assert short is None
+    else:
+        assert short == LookUp(long.tokens[:num_tokens], long.matches[:num_tokens])
 
 
 def test_a_text_that_repeats_itself_goes_on_so():
     index = NgramIndex(3, 1)
     index.follow([9, 1, 2, 1, 2])
-    assert index.look_up(5) == LookUp((1, 2, 1, 2, 1), 2)
-    assert index.look_up(3, (1,)) == LookUp((2, 1, 2), 3)
+    found = index.look_up(5)
+    assert found == LookUp((1, 2, 1, 2, 1), tuple(Match(length, 1) for length in range(2, 7)))
+    assert index.look_up(3, (1,)).tokens == (2, 1, 2)
 
 
 def test_a_long_match_is_known_as_one():
     index = NgramIndex(2, 1)
     index.follow([*range(30), 99, *range(30)])
-    assert index.look_up(2) == LookUp((99, 0), MOST_MATCHED)
-    index.follow([*range(30), 99, *range(30), 99, 7, 28, 29])
-    assert index.look_up(2) == LookUp((99, 7), 2)
+    assert index.look_up(2).matches[0] == Match(MOST_MATCHED, 1)
 
 
-def test_before_anything_was_seen_longer_matches_promise_more():
-    record = ProposalRecord(ProposalPool())
-    promises = [record.look_up_length(length, 5) for length in range(1, MOST_MATCHED + 4)]
-    assert promises == sorted(promises)
-    assert promises[0] < record.model_length(5) < promises[1] < promises[-1] < 5
-    assert record.look_up_length(3, 0) == record.model_length(0) == 0
+def test_longer_matches_have_more_say_than_later_ones():
+    index = NgramIndex(3, 1)
+    index.follow([1, 2, 3, 7, 3, 8, 3, 9, 1, 2, 3])
+    found = index.look_up(1)
+    assert found == LookUp((7,), (Match(3, 27 / 29),))
 
 
-@pytest.mark.parametrize("is_right", [True, False])
-def test_a_row_learns_from_itself_and_a_new_one_from_all(is_right):
-    pool = ProposalPool()
-    row, before = ProposalRecord(pool), ProposalRecord(ProposalPool()).look_up_length(2, 1)
-    for _ in range(30):
-        row.note_look_up(2, is_right=is_right)
-    other = ProposalRecord(pool).look_up_length(2, 1)
-    own = row.look_up_length(2, 1)
-    assert before < other < own if is_right else before > other > own
-    assert row.look_up_length(4, 1) == ProposalRecord(ProposalPool()).look_up_length(4, 1)
+def test_of_equal_matches_the_majority_wins_and_then_the_latest():
+    index = NgramIndex(2, 1)
+    index.follow([5, 7, 5, 8, 5, 7, 5, 9, 5])
+    assert index.look_up(1) == LookUp((7,), (Match(1, 2 / 4),))
+    index.follow([5, 7, 5, 8, 5])
+    assert index.look_up(1) == LookUp((8,), (Match(1, 1 / 2),))
 
 
-def test_a_token_that_was_right_makes_the_match_longer():
-    record = ProposalRecord(ProposalPool())
-    one, two = (record.look_up_length(length, 1) for length in (1, 2))
-    assert record.look_up_length(1, 2) == pytest.approx(one + one * two)
+def test_a_long_match_is_found_behind_many_short_ones():
+    index = NgramIndex(4, 1)
+    index.follow([1, 2, 3, 4, 99, *[9, 4] * (2 * MOST_OCCURRENCES), 1, 2, 3, 4])
+    assert index.look_up(1).tokens == (99,)
+    assert len(index.occurrences()) == MOST_OCCURRENCES
 
 
-@pytest.mark.parametrize(
-    ("proposed", "actual", "num_right", "num_judged"),
-    [
-        ((1, 2, 3), (1, 2, 3, 4), 3, 3),
-        ((1, 2, 3), (1, 9, 3), 1, 2),
-        ((1, 2, 3), (9,), 0, 1),
-        ((1, 2, 3), (1,), 1, 1),
-        ((1, 2), (), 0, 0),
-        ((), (1,), 0, 0),
-    ],
-)
-def test_the_models_tokens_are_judged_up_to_the_first_wrong_one(
-    proposed, actual, num_right, num_judged
-):
-    """Those after it were never looked at, and of what is not known nothing is said."""
-    record, expected = ProposalRecord(ProposalPool()), ProposalRecord(ProposalPool())
-    record.note_model(proposed, actual)
-    for index in range(num_judged):
-        expected.note_model((1,), (1 if index < num_right else 2,))
-    assert record.model_length(4) == expected.model_length(4)
-
-
-def test_a_model_that_is_not_asked_is_given_another_chance():
-    """As much of one as it had at first, and no more."""
-    pool = ProposalPool()
-    row, new = ProposalRecord(pool), ProposalRecord(ProposalPool())
-    for _ in range(600):
-        row.note_model((1,), (2,))
-    assert row.model_length(1) < 0.01
-    for _ in range(4000):
-        row.note_model((), (2,))
-    assert 0.9 * new.model_length(1) < row.model_length(1) <= new.model_length(1)
-    assert 0.9 < ProposalRecord(pool).model_length(1) / new.model_length(1) <= 1
-
-
-def test_what_a_model_thinks_is_trusted_as_far_as_it_was_borne_out():
-    pool = ProposalPool()
-    record, new = ProposalRecord(pool), ProposalRecord(ProposalPool())
-    assert new.draft_chance(()) == 1
-    assert new.draft_chance((0.9,) * 32 + (0.1,) * 32) > 0.25
-    for _ in range(60):
-        record.note_model((1, 2), (1, 3), (0.95, 0.31))
-    assert record.draft_chance((0.99,)) > 0.9
-    assert record.draft_chance((0.35,)) < 0.2
-    assert record.draft_chance((0.99, 0.35)) == pytest.approx(
-        record.draft_chance((0.99,)) * record.draft_chance((0.35,))
-    )
-    assert ProposalRecord(pool).draft_chance((0.35,)) < 0.3  # another row's leans on it
-    assert record.draft_chance((0.5, 1.0)) < 1  # 1 has a record, too
-
-
-def test_tokens_behind_the_first_wrong_one_say_nothing_of_what_the_model_thinks():
-    record, expected = ProposalRecord(ProposalPool()), ProposalRecord(ProposalPool())
-    record.note_model((1, 2, 3), (9, 2, 3), (0.2, 0.5, 0.7))
-    expected.note_model((1,), (9,), (0.2,))
-    for chance in (0.2, 0.5, 0.7):
-        assert record.draft_chance((chance,)) == expected.draft_chance((chance,))
-
-
-def test_looked_up_tokens_that_are_hardly_right_are_not_worth_verifying():
-    record = ProposalRecord(ProposalPool())
-    assert record.worthwhile(MOST_MATCHED, 64) > record.worthwhile(1, 64) > 1
-    assert record.worthwhile(MOST_MATCHED, 64) > record.worthwhile(MOST_MATCHED, 64, 0.3) > 0
-    assert record.worthwhile(MOST_MATCHED, 64, 0.04) == 0
-    for _ in range(100):
-        record.note_look_up(1, is_right=False)
-    assert record.worthwhile(1, 64) == 0
-    for _ in range(300):
-        record.note_look_up(MOST_MATCHED, is_right=True)
-    assert record.worthwhile(MOST_MATCHED, 64) == 64
+@pytest.mark.parametrize("shortest", [2, 3])
+def test_shorter_runs_than_wanted_are_not_looked_up(shortest):
+    index = NgramIndex(4, shortest)
+    index.follow([1, 2, 3, 9, 2, 3])
+    assert (index.look_up(1) is None) == (shortest == 3)

@@ -61,8 +61,10 @@ def loaded_of(name: str, dtype: torch.dtype) -> LoadedModel:
     return wrap_model(model.to(dtype), ModelSettings(name))
 
 
-def runner_of(loaded: LoadedModel, **options) -> ModelRunner:
-    return ModelRunner(loaded, layout=KvLayoutName.SLOTS, num_slots=2, capacity=64, **options)
+def runner_of(loaded: LoadedModel, num_slots: int = 2, **options) -> ModelRunner:
+    return ModelRunner(
+        loaded, layout=KvLayoutName.SLOTS, num_slots=num_slots, capacity=64, **options
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -128,16 +130,32 @@ def test_what_cannot_be_cut_is_refused(monkeypatch):
         runner_of(loaded, choices_among=IDS).warm_up()
 
 
+RIVALS = (40, 3, 96, 5, VOCAB_SIZE + 7)
+"""Some that the cut head has, some that it has not, one that no head has."""
+
+
 @pytest.mark.parametrize("ids", [None, IDS], ids=["whole", "cut"])
-def test_chances_are_those_of_the_last_choice_among_the_tokens_of_the_head(ids):
+def test_chances_are_those_of_the_last_choice_and_its_rivals_among_the_tokens_of_the_head(ids):
     loaded = loaded_of("divided logits", torch.float64)
     rows = [
-        RowInput(0, 0, PROMPT, 2, wants_chance=True),
+        RowInput(0, 0, PROMPT, 2, wants_chance=True, rivals=RIVALS),
         RowInput(1, 0, PROMPT[:4], 1),
+        RowInput(2, 0, PROMPT, 1, wants_chance=True, rivals=RIVALS[:1]),
+        RowInput(3, 0, PROMPT, 1, wants_chance=True),
     ]
     with torch.inference_mode():
         whole = runner_of(loaded)._pass([RowInput(0, 0, PROMPT, 1)]).logits.logits[0]
-    chances = whole.softmax(-1) if ids is None else whole[list(ids)].softmax(-1)
-    runner = runner_of(loaded, choices_among=ids)
-    assert runner.forward(rows).chances == (pytest.approx(float(chances.max()), rel=1e-5), None)
-    assert runner.forward([RowInput(1, 4, (3,), 0, wants_chance=True)]).chances == (None,)
+    own = whole if ids is None else torch.full_like(whole, -torch.inf)
+    if ids is not None:
+        own[list(ids)] = whole[list(ids)]
+    own = own.softmax(-1)
+    expected = [own.max(), *own[list(RIVALS[:-1])], 0.0]
+    approximate = [pytest.approx(float(chance), rel=1e-5) for chance in expected]
+    found = runner_of(loaded, choices_among=ids, num_slots=4).forward(rows).chances
+    assert [list(chances) for chances in found] == [
+        approximate,
+        [],
+        approximate[:2],
+        approximate[:1],
+    ]
+    assert runner_of(loaded).forward([RowInput(1, 0, (3,), 0, wants_chance=True)]).chances == ((),)

@@ -17,17 +17,20 @@ from draft_worker.drafter import Drafter
 from draft_worker.model_proposer import ModelProposer
 from draft_worker.rules import SampleMethod
 from exspec.core.choosing import ChoiceRules
-from exspec.core.lookup import ProposalRecord
+from exspec.core.proposal_records import ProposalRecord
 from exspec.core.rounds import EntryStatus
 
 REPEATING = (*range(20, 40), 50, *range(20, 40))
 """Its last tokens occurred before, many of them."""
 
 
-def beside(runner: ToyRunner, least_chance: float = 0.0) -> Drafter:
+def beside(runner: ToyRunner, least_chance: float = 0.0, num_right: int = 0) -> Drafter:
+    """The model was right so often before."""
     proposer = BesideProposer(
         ModelProposer(runner), longest=4, shortest=1, least_chance=least_chance
     )
+    for _ in range(num_right):
+        ProposalRecord(proposer._pool).note_model(None, is_right=True)
     return Drafter(proposer, lambda: 0.0, orphan_seconds=9)
 
 
@@ -127,6 +130,7 @@ def test_a_model_that_was_bad_and_is_good_now_is_found_out():
     runner = ToyRunner(
         lambda log: truth[len(log)] if 500 < len(log) < len(truth) else 4, capacity=1500
     )
+    runner.sureness = lambda context: 0.9
     accepted = _follow(beside(runner), truth, 100, 4)
     assert sum(accepted[-40:]) > 3.5 * 40
 
@@ -289,10 +293,37 @@ def test_a_row_with_rules_is_not_asked_how_sure_the_model_is(method):
     assert not any(row.wants_chance for rows in runner.passes for row in rows)
 
 
-def test_nothing_is_asked_where_nothing_ends_early():
+def test_without_copies_the_model_proposes_what_it_chose():
     runner = ToyRunner(draft_language)
-    assert len(result_of(beside(runner, least_chance=0), ask((31, 32, 33), 4)).draft_tokens) == 4
-    assert not any(row.wants_chance for rows in runner.passes for row in rows)
+    log = (31, 32, 33)
+    assert result_of(beside(runner), ask(log, 4)).draft_tokens == continuation(
+        log, 4, draft_language
+    )
+
+
+def test_the_model_is_asked_about_what_followed_before_and_may_be_overruled():
+    """It is unsure; the last two tokens were followed by 7 before, and by 9 the last one alone."""
+    runner = ToyRunner(lambda context: 60)
+    runner.sureness = lambda context: 0.1
+    log = (1, 2, 7, 3, 2, 9, 50, 51, 1, 2)
+    result = result_of(beside(runner, num_right=400), ask(log, 2))
+    assert runner.passes[0][0].rivals == (7, 9)
+    assert result.draft_tokens[0] == 7
+    assert [row.tokens for rows in runner.passes for row in rows] == [log, (7,)]
+
+
+def test_a_sure_model_is_not_overruled():
+    runner = ToyRunner(lambda context: 60)
+    runner.sureness = lambda context: 0.99
+    log = (1, 2, 7, 3, 2, 9, 50, 51, 1, 2)
+    assert result_of(beside(runner, num_right=400), ask(log, 1)).draft_tokens == (60,)
+
+
+def test_a_model_that_does_not_say_proposes_what_it_chose():
+    runner = ToyRunner(lambda context: 60)
+    runner._chances = lambda row: ()
+    log = (1, 2, 7, 3, 2, 9, 50, 51, 1, 2)
+    assert result_of(beside(runner, num_right=400), ask(log, 1)).draft_tokens == (60,)
 
 
 def test_a_tail_is_not_looked_up_behind_tokens_that_are_in_vain():
@@ -302,7 +333,7 @@ def test_a_tail_is_not_looked_up_behind_tokens_that_are_in_vain():
     proposer = BesideProposer(ModelProposer(runner), longest=4, shortest=1, least_chance=0.2)
     pool = proposer._pool
     for _ in range(400):
-        ProposalRecord(pool).note_model((1,), (2,), (0.05,))
+        ProposalRecord(pool).note_model(0.05, is_right=False)
     drafter = Drafter(proposer, lambda: 0.0, orphan_seconds=9)
     log = (10, 11, 12, *range(30, 40), 50, 51, 30, 77, 78, 79, 80, 52, 53)
     assert result_of(drafter, ask(log, 8)).draft_tokens == (31,)

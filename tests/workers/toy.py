@@ -134,7 +134,7 @@ class ToyRunner:
             stuck_rows=frozenset(stuck),
             logprobs=tuple(map(self._logprobs, rows, choices)),
             scored=tuple(map(self._scored, rows)),
-            chances=tuple(map(self._chance, rows)),
+            chances=tuple(map(self._chances, rows)),
         )
 
     def open_choosing(self, rules: ChoiceRules) -> ToyChoosing:
@@ -170,8 +170,14 @@ class ToyRunner:
             choices.append(choice)
         return tuple(choices)
 
-    def _chance(self, row: RowInput) -> float | None:
-        return self.sureness(self._slots[row.slot]) if row.wants_chance else None
+    def _chances(self, row: RowInput) -> tuple[float, ...]:
+        if not row.wants_chance or not row.num_choices:
+            return ()
+        context = self._slots[row.slot]
+        choice = toy_choice(self._language, context, None)
+        sure = self.sureness(context)
+        rest = (1 - sure) / (self.facts.vocab_size - 1)
+        return (sure, *(sure if rival == choice else rest for rival in row.rivals))
 
     def _logprobs(self, row: RowInput, choices: Sequence[int]) -> tuple[TokenLogprobs, ...]:
         if row.choosing is None or row.choosing.rules.num_logprobs is None:

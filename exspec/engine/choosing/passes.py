@@ -73,20 +73,40 @@ class PassLogits:
                 num_top += [number] * counts[index]
         return self._report(places, tokens, num_top, counts)
 
-    def chances(self) -> Sequence[float | None]:
-        """How likely the largest logit of each row's last choice is, where the row wants it."""
-        places = [
-            begin + row.num_choices - 1
-            for row, begin in zip(self.rows, self._starts(), strict=True)
+    def chances(self) -> Sequence[tuple[float, ...]]:
+        """How likely each row's last greedy choice and its rivals are, where the row wants it."""
+        asked = [
+            (index, begin + row.num_choices - 1)
+            for index, (row, begin) in enumerate(zip(self.rows, self._starts(), strict=True))
             if row.wants_chance and row.num_choices
         ]
-        if not places:
-            return (None,) * len(self.rows)
-        logits = self.logits[places].to(torch.float32)
-        likeliest = iter((logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp().tolist())
+        if not asked:
+            return ((),) * len(self.rows)
+        logits = self.logits[[place for _, place in asked]].to(torch.float32)
+        columns, is_known = self._columns([self.rows[index].rivals for index, _ in asked])
+        rivals = logits.gather(-1, columns).masked_fill(~is_known, -torch.inf)
+        likeliest = logits.amax(dim=-1, keepdim=True)
+        normaliser = logits.logsumexp(dim=-1, keepdim=True)
+        found = iter((torch.cat((likeliest, rivals), dim=-1) - normaliser).exp().tolist())
         return [
-            next(likeliest) if row.wants_chance and row.num_choices else None for row in self.rows
+            tuple(next(found)[: 1 + len(row.rivals)])
+            if row.wants_chance and row.num_choices
+            else ()
+            for row in self.rows
         ]
+
+    def _columns(self, tokens: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the logits of tokens are, lists filled up to one length, and which have any."""
+        width = max(map(len, tokens))
+        filled = [[*some, *[0] * (width - len(some))] for some in tokens]
+        ids = torch.tensor(filled, dtype=torch.int64, device=self.logits.device)
+        ids = ids.reshape(len(tokens), width)
+        last = self.logits.shape[-1] - 1
+        own = self.head.token_ids
+        if own is None:
+            return ids.clamp(max=last), ids <= last
+        columns = torch.searchsorted(own, ids).clamp(max=last)
+        return columns, own[columns] == ids
 
     def scored(self, is_left_out: Sequence[bool]) -> tuple[tuple[TokenLogprobs, ...], ...]:
         """Of each row's scored tokens."""
