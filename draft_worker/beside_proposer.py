@@ -21,7 +21,7 @@ from draft_worker.model_proposer import ModelProposer
 from draft_worker.proposer import ProposalRow, Proposals
 from exspec.core.choosing import ChoiceRules
 from exspec.core.copying import NO_COPIES, Copies, CopyGates, Mixed, copies_of
-from exspec.core.lookup import NgramIndex
+from exspec.core.lookup import NgramIndex, Occurrence
 from exspec.core.proposal_records import ProposalPool, ProposalRecord
 from exspec.core.sessions import Feed
 
@@ -58,8 +58,10 @@ class _Lane:
     """The model's part of the last proposal."""
     chance: float = 1.0
     """That all of it is right."""
+    occurrences: list[Occurrence] = field(default_factory=list[Occurrence])
+    """Where the end of log and proposal occurred before."""
     copies: Copies = NO_COPIES
-    """What its next token is weighed against."""
+    """What the model's next token is weighed against."""
     was_asked: bool = False
     """Whether the last entry wanted a proposal: tokens that follow are generated, no prompt."""
 
@@ -97,12 +99,14 @@ class _Lane:
 
         `num_tokens` more are wanted; `is_end`: the model will not be asked for any.
         """
-        found = self.index.look_up(num_tokens, drafted)
-        if found is None or not found.tokens:
+        self.occurrences = self.index.occurrences(drafted)
+        first = self.index.look_up(1, drafted, self.occurrences)
+        if first is None or not num_tokens:
             return ()
+        if not is_end and self.record.look_up_rate(first.matches[0]) <= self.record.model_rate:
+            return ()
+        found = self.index.look_up(num_tokens, drafted, self.occurrences) or first
         rates = [self.record.look_up_rate(match) for match in found.matches]
-        if rates[0] <= self.record.model_rate and not is_end:
-            return ()
         chances = accumulate(rates, mul, initial=self.chance)
         num_likely = sum(chance >= LEAST_LOOK_UP_CHANCE for chance in chances) - 1
         return found.tokens[: max(0, num_likely)]
@@ -190,10 +194,10 @@ class BesideProposer:
         found = lane.tail(row.num_draft_tokens - len(drafted), drafted, is_end=is_end)
         return found if found or is_end else None
 
-    def rivals(self, row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...]:
+    def rivals(self, row: ProposalRow) -> tuple[int, ...]:
         """See `Companion`: what followed earlier occurrences of the last tokens."""
         lane = self._lanes[row.feed.slot]
-        lane.copies = copies_of(lane.index.occurrences(drafted))
+        lane.copies = copies_of(lane.occurrences)
         return tuple(lane.copies.shares)
 
     def settle(self, row: ProposalRow, choice: int, chances: tuple[float, ...]) -> int:

@@ -32,11 +32,17 @@ class Companion(Protocol):
     """Who has a say in every proposal of a model."""
 
     def tail(self, row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...] | None:
-        """What to end the proposal with, which may be nothing more; None: it goes on."""
+        """What to end the proposal with, which may be nothing more; None: it goes on.
+
+        Asked before every pass but a row's first.
+        """
         ...
 
-    def rivals(self, row: ProposalRow, drafted: Sequence[int]) -> tuple[int, ...]:
-        """Other tokens than the model's choice that may come next. Asked of greedy rows only."""
+    def rivals(self, row: ProposalRow) -> tuple[int, ...]:
+        """Other tokens that may come next than the choice the coming pass will make.
+
+        Asked of greedy rows only.
+        """
         ...
 
     def settle(self, row: ProposalRow, choice: int, chances: tuple[float, ...]) -> int:
@@ -157,5 +163,5 @@ def _row_input(row: ProposalRow, drafted: list[int], companion: Companion | None
         row.choosing,
         history,
         wants_chance=is_asked,
-        rivals=companion.rivals(row, drafted) if companion is not None and is_asked else (),
+        rivals=companion.rivals(row) if companion is not None and is_asked else (),
     )

@@ -95,14 +95,19 @@ class NgramIndex:
                 ends[run] = end
             self._before[size].append(before)
 
-    def look_up(self, num_tokens: int, drafted: Sequence[int] = ()) -> LookUp | None:
+    def look_up(
+        self,
+        num_tokens: int,
+        drafted: Sequence[int] = (),
+        occurrences: Sequence[Occurrence] | None = None,
+    ) -> LookUp | None:
         """Up to `num_tokens` after the sequence and `drafted`; None if their end never occurred.
 
         One after the other is voted for; the occurrences before which it stood vote on. Where what
         followed reaches the end it goes on with itself: a text that repeats itself is taken to go
-        on doing so.
+        on doing so. `occurrences`: if they are known already.
         """
-        voters = self.occurrences(drafted)
+        voters = self.occurrences(drafted) if occurrences is None else occurrences
         if not voters:
             return None
         added = list(drafted)
