@@ -90,7 +90,7 @@ ACCEPTED_TOKENS = counter("exspec_spec_accepted_tokens", "Draft tokens accepted.
 LOOKED_UP_TOKENS = counter(
     "exspec_spec_looked_up_tokens",
     "Draft tokens verified that were looked up in the prompt or the answer so far; the others are "
-    "a draft model's.",
+    "a draft model's, also where what the text had before overruled its choice.",
 )
 ACCEPTED_LOOKED_UP_TOKENS = counter(
     "exspec_spec_accepted_looked_up_tokens", "Looked-up draft tokens accepted."

@@ -1,10 +1,11 @@
-"""Prompt look-up beside a draft model: per row, whichever is expected to be accepted longer.
+"""Prompt look-up beside a draft model: per row, whichever is expected to do better.
 
 A proposal is the model's tokens, then looked-up ones; either part may be all of it. Before every
 step of the model the look-up gets its chance, so that it takes over where the text begins to
-repeat; at every step the model's choice is weighed against what followed its last token elsewhere
-in the text; and a proposal that is hardly right as a whole any more ends there, for what would
-follow is in vain. A row that is looked up at once is not fed: the model catches up when it is
+repeat: if its next token is right more often than the model's, and all of it is expected to be
+accepted longer. At every step the model's choice is weighed against what followed its last tokens
+elsewhere in the text. A proposal that is hardly right as a whole any more ends there, for what
+would follow is in vain. A row that is looked up at once is not fed: the model catches up when it is
 needed. How good the two are, and how far their probabilities can be trusted, is learned from the
 tokens that were committed, of the look-up also where it was not proposed. Free of torch.
 """
@@ -21,7 +22,7 @@ from draft_worker.model_proposer import ModelProposer
 from draft_worker.proposer import ProposalRow, Proposals
 from exspec.core.choosing import ChoiceRules
 from exspec.core.copying import NO_COPIES, Copies, CopyGates, Mixed, copies_of
-from exspec.core.lookup import NgramIndex, Occurrence
+from exspec.core.lookup import NgramIndex, Occurrence, winner
 from exspec.core.proposal_records import ProposalPool, ProposalRecord
 from exspec.core.sessions import Feed
 
@@ -67,21 +68,28 @@ class _Lane:
 
     def go_on(self, log: tuple[int, ...]) -> None:
         """Take in what was committed since the last entry, and judge by it."""
-        num_known = len(self.index.tokens)
-        if self.was_asked and list(log[:num_known]) == self.index.tokens:
-            self._judge_model(log[num_known:])
-            for token in log[num_known:]:
-                found = self.index.look_up(1)
-                if found is not None:
-                    self.record.note_look_up(found.matches[0], is_right=found.tokens == (token,))
-                self.index.append(token)
-        self.index.follow(log)
+        came = self.index.beyond(log)
+        if came is None:
+            self.index.clear()
+        elif self.was_asked:
+            self._judge_model(came)
+        for token in log[len(self.index.tokens) :]:
+            if came is not None and self.was_asked:
+                self._judge_look_up(token)
+            self.index.append(token)
         self.chosen.clear()
         self.chance = 1.0
 
+    def _judge_look_up(self, came: int) -> None:
+        """What would have been looked up, whether it was proposed or not."""
+        occurrences = self.index.occurrences()
+        if occurrences:
+            token, match = winner(occurrences)
+            self.record.note_look_up(match, is_right=token == came)
+
     def _judge_model(self, came: Sequence[int]) -> None:
         """Its tokens up to the first wrong one; of those behind it nothing is known."""
-        if not self.chosen:
+        if came and not self.chosen:
             self.record.note_no_model()
         for chosen, token in zip(self.chosen, came, strict=False):
             is_right = chosen.token == token
@@ -95,21 +103,25 @@ class _Lane:
     def tail(
         self, num_tokens: int, drafted: Sequence[int] = (), *, is_end: bool = False
     ) -> tuple[int, ...]:
-        """What to end the proposal with after `drafted`; empty: the model is expected to do better.
+        """What to end the proposal with after `drafted`; empty: the model goes on.
 
-        `num_tokens` more are wanted; `is_end`: the model will not be asked for any.
+        That is if its next token is right more often than the first looked-up one, or its proposal
+        is expected to be accepted longer. `num_tokens` more are wanted; `is_end`: the model will
+        not be asked for any.
         """
         self.occurrences = self.index.occurrences(drafted)
-        first = self.index.look_up(1, drafted, self.occurrences)
-        if first is None or not num_tokens:
+        model_rate = self.record.model_rate
+        if not self.occurrences or not num_tokens:
             return ()
-        if not is_end and self.record.look_up_rate(first.matches[0]) <= self.record.model_rate:
+        if not is_end and self.record.look_up_rate(winner(self.occurrences)[1]) <= model_rate:
             return ()
-        found = self.index.look_up(num_tokens, drafted, self.occurrences) or first
+        found = self.index.look_up(num_tokens, drafted)
         rates = [self.record.look_up_rate(match) for match in found.matches]
-        chances = accumulate(rates, mul, initial=self.chance)
-        num_likely = sum(chance >= LEAST_LOOK_UP_CHANCE for chance in chances) - 1
-        return found.tokens[: max(0, num_likely)]
+        chances = list(accumulate(rates, mul))
+        if not is_end and sum(chances) <= sum(accumulate([model_rate] * num_tokens, mul)):
+            return ()
+        num_likely = sum(self.chance * chance >= LEAST_LOOK_UP_CHANCE for chance in chances)
+        return found.tokens[:num_likely]
 
     def choose(self, choice: int, chances: tuple[float, ...]) -> int:
         """The model's next token: its own choice, or one of the copies."""

@@ -1,4 +1,4 @@
-"""Proposals without a model: what followed the last few tokens when they last occurred.
+"""Proposals without a model: what followed the last few tokens where they occurred before.
 
 Prompt look-up decoding (Saxena 2023): cheap, and good where the answer repeats the prompt.
 """
@@ -15,7 +15,7 @@ NGRAM_VOCAB_SIZE = 1 << 32
 
 
 class NgramProposer:
-    """Looks up the longest run of `longest` to `shortest` last tokens, latest occurrence first."""
+    """Looks up runs of `longest` to `shortest` last tokens; see `NgramIndex` for what wins."""
 
     def __init__(self, *, num_slots: int, longest: int, shortest: int) -> None:
         self.num_slots = num_slots
@@ -44,5 +44,4 @@ class NgramProposer:
         if index is None:
             index = self._indices[row.feed.slot] = NgramIndex(self._longest, self._shortest)
         index.follow(row.log)
-        found = index.look_up(row.num_draft_tokens)
-        return () if found is None else found.tokens
+        return index.look_up(row.num_draft_tokens).tokens

@@ -35,7 +35,7 @@ class DraftSettings(ModelWorkerSettings):
     lookup: Literal["beside", "off"] = Field(
         "beside",
         description="Look tokens up in the prompt and the answer so far beside a draft model: per "
-        "row and round, whichever is expected to be accepted longer is proposed, or the model's "
+        "row and round, whichever is expected to do better is proposed, or the model's "
         "tokens and a looked-up tail; for greedy requests the model's choices are also weighed "
         "against what followed before. off: the model alone, as always with --draft-ahead.",
     )
@@ -44,7 +44,7 @@ class DraftSettings(ModelWorkerSettings):
         ge=0,
         lt=1,
         description="For a greedy request the model drafts no more once all it proposed is right "
-        "with less than this chance, by its own probabilities and by how often those were borne "
+        "with less than this chance, by the probabilities and by how often those were borne "
         "out; 0: it drafts all that is asked for. Not with --lookup off. The output is the same.",
     )
     ngram_max: int = Field(4, ge=1, le=16, description="Longest run of tokens that is looked up.")

@@ -17,7 +17,7 @@ MOST_RIVALS = 16
 """Tokens that are weighed against the model's choice."""
 _FIRST_GATES = (0.1, 0.3, 0.5, 0.6, 0.65, 0.7, 0.75, 0.85)
 """How much copying counts after matches of 1, 2, … tokens, before anything was seen."""
-_FIRST_WEIGHT = 100.0
+_FIRST_WEIGHT = 50.0
 """Tokens that a first guess counts as."""
 _MEMORY = 0.998
 """What a token counts of the next one."""
@@ -65,9 +65,9 @@ class Mixed:
 class CopyGates:
     """How much copying counts, by the length of the match, of all rows. Sizes are in tokens."""
 
-    copied: list[float] = field(default_factory=lambda: [_FIRST_WEIGHT * g for g in _FIRST_GATES])
+    copied: list[float] = field(default_factory=lambda: [0.0] * len(_FIRST_GATES))
     """Tokens that came by copying, rather than as the model thought."""
-    seen: list[float] = field(default_factory=lambda: [_FIRST_WEIGHT] * len(_FIRST_GATES))
+    seen: list[float] = field(default_factory=lambda: [0.0] * len(_FIRST_GATES))
 
     def mix(self, choice: int, chances: Mapping[int, float], copies: Copies) -> Mixed:
         """The likeliest of the model's `choice` and the copies; `chances` are the model's."""
@@ -92,10 +92,12 @@ class CopyGates:
         self.seen[place] = _MEMORY * self.seen[place] + 1
 
     def _gate(self, match_length: int) -> float:
+        """Leans on its first guess for ever: near 0 or 1 it would hardly get away from there."""
         if not match_length:
             return 0.0
         place = _place(match_length)
-        return self.copied[place] / self.seen[place]
+        copied = self.copied[place] + _FIRST_WEIGHT * _FIRST_GATES[place]
+        return copied / (self.seen[place] + _FIRST_WEIGHT)
 
 
 def _place(match_length: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MOST_MATCHED = 16
 """Longer matches are taken to be this long."""
@@ -40,9 +41,8 @@ class LookUp:
     matches: tuple[Match, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    """The last `match_length` tokens occurred before; `end` is where `token` follows."""
+class Occurrence(NamedTuple):
+    """The last `match_length` tokens occurred before; `token` follows them at `end`."""
 
     token: int
     end: int
@@ -52,10 +52,17 @@ class Occurrence:
 def votes_for(occurrences: Sequence[Occurrence]) -> dict[int, int]:
     """How much say there is for every token that may come next; of equals the first found leads."""
     votes = dict[int, int]()
-    for one in occurrences:
-        say = min(one.match_length, _MOST_SAID) ** _POWER
-        votes[one.token] = votes.get(one.token, 0) + say
+    for token, _, match_length in occurrences:
+        votes[token] = votes.get(token, 0) + min(match_length, _MOST_SAID) ** _POWER
     return votes
+
+
+def winner(occurrences: Sequence[Occurrence]) -> tuple[int, Match]:
+    """The token most say is for, and what speaks for it. At least one occurrence is needed."""
+    votes = votes_for(occurrences)
+    token = max(votes, key=votes.__getitem__)
+    length = max(one.match_length for one in occurrences if one.token == token)
+    return token, Match(length, votes[token] / sum(votes.values()))
 
 
 class NgramIndex:
@@ -74,13 +81,16 @@ class NgramIndex:
         self._before = {size: array("q", [0]) for size in self._sizes}
         """For the run that ends at a place, where it ended before that; 0: nowhere."""
 
+    def beyond(self, log: Sequence[int]) -> Sequence[int] | None:
+        """What a log has beyond the sequence; None if it does not begin with it."""
+        num_known = len(self.tokens)
+        return log[num_known:] if list(log[:num_known]) == self.tokens else None
+
     def follow(self, log: Sequence[int]) -> None:
         """Go on to a longer log; another one, too, but that is not cheap."""
-        num_known = len(self.tokens)
-        if list(log[:num_known]) != self.tokens:
+        if self.beyond(log) is None:
             self.clear()
-            num_known = 0
-        for token in log[num_known:]:
+        for token in log[len(self.tokens) :]:
             self.append(token)
 
     def append(self, token: int) -> None:
@@ -95,32 +105,20 @@ class NgramIndex:
                 ends[run] = end
             self._before[size].append(before)
 
-    def look_up(
-        self,
-        num_tokens: int,
-        drafted: Sequence[int] = (),
-        occurrences: Sequence[Occurrence] | None = None,
-    ) -> LookUp | None:
-        """Up to `num_tokens` after the sequence and `drafted`; None if their end never occurred.
+    def look_up(self, num_tokens: int, drafted: Sequence[int] = ()) -> LookUp:
+        """Up to `num_tokens` after the sequence and `drafted`; none if their end never occurred.
 
-        One after the other is voted for; the occurrences before which it stood vote on. Where what
-        followed reaches the end it goes on with itself: a text that repeats itself is taken to go
-        on doing so. `occurrences`: if they are known already.
+        One after the other is voted for. Where what followed reaches the end it goes on with
+        itself: a text that repeats itself is taken to go on doing so.
         """
-        voters = self.occurrences(drafted) if occurrences is None else occurrences
-        if not voters:
-            return None
-        added = list(drafted)
-        matches = list[Match]()
-        while len(matches) < num_tokens:
-            if matches:
-                voters = [self._after(one, added) for one in voters]
-            votes = votes_for(voters)
-            token = max(votes, key=votes.__getitem__)
-            share = votes[token] / sum(votes.values())
-            voters = [one for one in voters if one.token == token]
-            matches.append(Match(max(one.match_length for one in voters), share))
+        added, matches = list(drafted), list[Match]()
+        occurrences = self.occurrences(added)
+        while len(matches) < num_tokens and occurrences:
+            token, match = winner(occurrences)
             added.append(token)
+            matches.append(match)
+            if len(matches) < num_tokens:
+                occurrences = self.occurrences(added)
         return LookUp(tuple(added[len(drafted) :]), tuple(matches))
 
     def occurrences(self, drafted: Sequence[int] = ()) -> list[Occurrence]:
@@ -146,11 +144,6 @@ class NgramIndex:
         while end:
             yield end
             end = self._before[size][end]
-
-    def _after(self, one: Occurrence, added: Sequence[int]) -> Occurrence:
-        """Its say on the next token, once its own was taken."""
-        end = one.end + 1
-        return Occurrence(self._token_at(end, added), end, one.match_length + 1)
 
     def _token_at(self, place: int, added: Sequence[int]) -> int:
         """Of the sequence, with what was added to it."""

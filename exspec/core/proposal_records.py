@@ -1,6 +1,6 @@
 """How often look-ups and a draft model were right, by row and over all rows.
 
-So that whichever is expected to be accepted longer can be proposed, and no longer than pays.
+So that whichever is expected to do better can be proposed, and no longer than pays.
 Arithmetic on counts; nothing else lives here.
 """
 

@@ -74,6 +74,8 @@ class RowInput:
             self.choosing,
             (*self.history, *self.tokens[:begin]) if needs_history else (),
             self.scored[begin:end],
+            self.wants_chance,
+            self.rivals,
         )
 
 
@@ -93,7 +95,7 @@ class PassOutput:
     `logprobs` has an item per row, one entry per choice, or none if its rules want none; `scored`
     has one entry per scored token of the row. `chances` has an item per row: the probabilities of
     its last greedy choice and of its rivals by the head's own logits (0 for a token the head has no
-    row for); empty where that was not wanted, or the row was fed in parts.
+    row for); empty where that was not wanted.
     """
 
     choices: tuple[tuple[int, ...], ...]
@@ -123,6 +125,7 @@ class RowAnswer:
             self.choices + later.choices,
             self.logprobs + later.logprobs,
             self.scored + later.scored,
+            later.chances,
         )
 
 

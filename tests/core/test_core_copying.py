@@ -55,14 +55,28 @@ def test_a_token_the_model_cannot_choose_may_be_copied():
     assert CopyGates().mix(5, {5: 0.2, 7: 0.0}, CLEAR).token == 7
 
 
-@pytest.mark.parametrize(("came", "token"), [(7, 7), (5, 5)])
-def test_how_much_copying_counts_is_learned(came, token):
-    gates, copies = CopyGates(), Copies({7: 1.0}, 2)
+@pytest.mark.parametrize(("came", "sure"), [(7, 0.5), (5, 0.3)])
+def test_how_much_copying_counts_is_learned(came, sure):
+    """At first the other one wins."""
+    gates, copies, chances = CopyGates(), Copies({7: 1.0}, 2), {5: sure, 7: 0.01}
+    assert gates.mix(5, chances, copies).token != came
     for _ in range(500):
-        gates.note(gates.mix(5, {5: 0.5, 7: 0.01}, copies), came)
-    assert gates.mix(5, {5: 0.5, 7: 0.01}, copies).token == token
+        gates.note(gates.mix(5, chances, copies), came)
+    assert gates.mix(5, chances, copies).token == came
     other = Copies({7: 1.0}, 5)
     assert gates.mix(5, {5: 0.5}, other) == CopyGates().mix(5, {5: 0.5}, other)
+
+
+@pytest.mark.parametrize("num_before", [100, 100_000])
+def test_what_was_learned_for_long_is_unlearned_soon(num_before):
+    gates, copies = CopyGates(), Copies({7: 1.0}, 2)
+    for _ in range(num_before):
+        gates.note(gates.mix(5, {5: 0.9, 7: 0.02}, copies), 5)
+    tries = 0
+    while gates.mix(5, {5: 0.3, 7: 0.2}, copies).token != 7:
+        gates.note(gates.mix(5, {5: 0.3, 7: 0.2}, copies), 7)
+        tries += 1
+        assert tries < 200
 
 
 @given(
@@ -79,3 +93,4 @@ def test_it_never_learns_anything_that_is_no_share(chances, log, came):
         assert mixed.token in {choice, *copies.shares}
         gates.note(mixed, came)
         assert all(0 <= part <= whole for part, whole in zip(gates.copied, gates.seen, strict=True))
+        assert all(0 < gates._gate(length) < 1 for length in range(1, 20))

@@ -182,6 +182,50 @@ def test_whatever_happens_the_slots_hold_what_the_proposals_were_made_from(round
             row.commit(num_accepted, is_guessed=is_guessed)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.integers(0, 6),
+            st.integers(0, 6),
+            st.sampled_from(["", "epoch", "release"]),
+        ),
+        min_size=8,
+        max_size=25,
+    ),
+    st.sampled_from([0.0, 0.3]),
+)
+def test_a_model_that_is_overruled_holds_what_was_proposed(rounds, least_chance):
+    """It is hardly ever sure, and the text is of few tokens, so that much occurred before."""
+    truth = continuation(PROMPT, 300, lambda context: 5 + target_language(context) % 4)
+    runner = ToyRunner(lambda context: 5 + draft_language(context) % 4, num_slots=2, capacity=400)
+    runner.sureness = lambda context: len(context) % 5 / 8
+    proposer = BesideProposer(
+        ModelProposer(runner), longest=4, shortest=1, least_chance=least_chance
+    )
+    for _ in range(200):
+        ProposalRecord(proposer._pool).note_model(None, is_right=True)
+    drafter = Drafter(proposer, lambda: 0.0, orphan_seconds=9)
+    rows = {name: Row(name, (*PROMPT, *truth[: 20 + ord(name) % 2])) for name in "ab"}
+    for name, num_drafts, num_accepted, happening in rounds:
+        row = rows[name]
+        if happening == "epoch":
+            row.epoch, row.believed = row.epoch + 1, 0
+        elif happening == "release":
+            reply_of(drafter, released=[name])
+            row.believed = 0
+        result = result_of(drafter, row.entry(num_drafts))
+        row.note(result)
+        known = (*row.log, *result.draft_tokens)
+        held = {
+            tuple(runner._slots[slot][: lane.num_fed]) for slot, lane in proposer._lanes.items()
+        }
+        assert any(known[: len(tokens)] == tokens for tokens in held)
+        assert not runner.violations
+        if len(row.log) < 350:
+            row.commit(num_accepted, is_guessed=True)
+
+
 def test_rows_of_one_batch_go_their_own_ways():
     runner = ToyRunner(draft_language)
     drafter = beside(runner)

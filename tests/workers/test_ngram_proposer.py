@@ -29,7 +29,7 @@ def _propose(log: tuple[int, ...], count: int = 3, longest: int = 3, shortest: i
         ((5, 5), (5, 5, 5)),
         ((1, 7, 2, 7), (2, 7, 2)),
         ((1, 2, 1), (2, 1, 2)),
-        # The latest occurrence wins, and the longest run before it.
+        # A long match has more say than short ones; of equals the most, then the latest.
         ((1, 2, 8, 1, 2, 9, 1, 2), (9, 1, 2)),
         ((1, 2, 3, 8, 4, 2, 3, 9, 1, 2, 3), (8, 4, 2)),
     ],
