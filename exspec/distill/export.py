@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from exspec.core.errors import UnsupportedModelError
 from exspec.distill.directory import STAGING_PREFIX
 from exspec.distill.disk import check_room, told_when_full
-from exspec.distill.gguf_export import can_be_gguf, write_gguf
+from exspec.distill.gguf_export import can_be_gguf, rounded_table, write_gguf
 from exspec.distill.plan import DistillPlan
 from exspec.engine.gguf_reading import reading_once
 from exspec.engine.loading import as_our_errors, quiet_transformers
@@ -69,6 +69,22 @@ def export_draft(
         return _put_in_place(stage, plan.out)
 
 
+@torch.no_grad()
+def round_frozen(student: PreTrainedModel, source: ModelSource, plan: DistillPlan) -> None:
+    """Round what is not trained to what `export_draft` will store, so that the rest learns to live
+
+    with it. `source` is the target.
+    """
+    target_file = _gguf_target(student, source)
+    for part in student.parameters():
+        if part.requires_grad or part.dim() != 2:
+            continue
+        if target_file is not None:
+            part.copy_(rounded_table(part, plan.embedding_type))
+        else:
+            part.copy_(part.to(_stored_dtype(source)))
+
+
 def read_draft(files: Sequence[Path], kind: type[PreTrainedModel]) -> PreTrainedModel:
     """The model of the given class that `export_draft` wrote, in float32 on the CPU."""
     gguf_file = next((path.name for path in files if path.suffix == ".gguf"), None)
@@ -87,18 +103,25 @@ def _write_model(
     student: PreTrainedModel, source: ModelSource, plan: DistillPlan, stage: Path
 ) -> None:
     """Weights, configuration and tokenizer."""
-    if source.gguf_file is not None:
-        target_file = Path(source.location) / source.gguf_file
-        if can_be_gguf(student, target_file):
-            path = stage / f"{plan.out.resolve().name}.gguf"
-            write_gguf(student, target_file, path, plan.embedding_type)
-            _check_same_tokenizer(source, ModelSource(str(stage), path.name, None))
-            return
+    target_file = _gguf_target(student, source)
+    if target_file is not None:
+        path = stage / f"{plan.out.resolve().name}.gguf"
+        write_gguf(student, target_file, path, plan.embedding_type)
+        _check_same_tokenizer(source, ModelSource(str(stage), path.name, None))
+        return
     half: Any = copy.deepcopy(student)
     half.to(_stored_dtype(source))
     _make_advice_consistent(half)
     half.save_pretrained(stage)
     _save_tokenizer(source, stage)
+
+
+def _gguf_target(student: PreTrainedModel, source: ModelSource) -> Path | None:
+    """The target's file, if the student becomes one of that kind; None: a directory."""
+    if source.gguf_file is None:
+        return None
+    target_file = Path(source.location) / source.gguf_file
+    return target_file if can_be_gguf(student, target_file) else None
 
 
 def _make_advice_consistent(model: PreTrainedModel) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+import torch
 from gguf import GGMLQuantizationType as Kind
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel
 
@@ -63,6 +64,14 @@ def write_gguf(
         writer.write_tensors_to_file()
     finally:
         writer.close()
+
+
+def rounded_table(table: torch.Tensor, embedding: EmbeddingType) -> torch.Tensor:
+    """An embedding or head `[n, width]` of the target as `write_gguf` will store it."""
+    if embedding is EmbeddingType.TARGET:
+        return table
+    stored = _quantized("", table.detach().float().cpu().numpy(), _KINDS[embedding])
+    return torch.from_numpy(gguf.dequantize(stored.values, stored.kind)).to(table)
 
 
 def _add_metadata(

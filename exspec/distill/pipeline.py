@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from exspec.core.errors import InvalidRequestError
 from exspec.distill.chats import Chats
-from exspec.distill.export import export_draft, read_draft
+from exspec.distill.export import export_draft, read_draft, round_frozen
 from exspec.distill.imitation import HeldOut, Imitator, is_bfloat16_fast, measure
 from exspec.distill.labels import label
 from exspec.distill.plan import DistillPlan
@@ -207,6 +207,7 @@ class _Distillation:
         loaded = self._load("float32")
         vocabulary = self._vocabulary(_counts(samples, loaded.facts.vocab_size), loaded)
         student: Any = build_student(loaded.model, plan, self._start())
+        round_frozen(student, self._source, plan)
         student.to(loaded.model.device)
         del loaded
         gc.collect()

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from exspec.core.errors import CapacityError, InvalidRequestError, UnsupportedModelError
 from exspec.core.models import misfit
 from exspec.distill import disk
-from exspec.distill.export import export_draft, read_draft
+from exspec.distill.export import export_draft, read_draft, round_frozen
 from exspec.distill.plan import DistillPlan, EmbeddingType
 from exspec.distill.student import build_student
 from exspec.engine.loading import ModelSettings, load_model
@@ -156,6 +156,28 @@ def test_an_embedding_can_be_stored_in_another_type(tmp_path, kind):
     table = load_model(ModelSettings(str(path))).model.get_input_embeddings().weight
     difference = table - made.student.get_input_embeddings().weight
     assert difference.abs().max() < 0.15
+
+
+@pytest.mark.parametrize("kind", [None, *EmbeddingType])
+def test_what_is_not_trained_can_be_rounded_before_to_what_will_be_stored(tmp_path, kind):
+    save = save_tiny_model if kind is None else save_tiny_gguf
+    values = {} if kind is None else {"embedding_type": kind}
+    made = Made(save(tmp_path / ("t" if kind is None else "t.gguf")), tmp_path / "draft", **values)
+    with torch.no_grad():
+        made.student.get_input_embeddings().weight.mul_(1.0 if kind is EmbeddingType.TARGET else 3)
+    before = {name: part.clone() for name, part in made.student.named_parameters()}
+    round_frozen(made.student, made.source, made.plan)
+    for name, part in made.student.named_parameters():
+        assert not part.requires_grad or part.equal(before[name])
+    table = made.student.get_input_embeddings().weight
+    files = made.export()
+    stored = load_model(ModelSettings(str(files[0] if kind else tmp_path / "draft"))).model
+    scale = float(table.abs().max())
+    torch.testing.assert_close(
+        stored.get_input_embeddings().weight, table, rtol=0, atol=2e-3 * scale
+    )
+    if kind in (EmbeddingType.Q4_1, None):
+        assert not table.equal(before["model.embed_tokens.weight"])
 
 
 def test_a_second_export_takes_the_place_of_the_first(tmp_path):
