@@ -24,9 +24,10 @@ _MOST_SAID = 8
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What speaks for a looked-up token: as many tokens before it as `length` are the same, and
+    """What speaks for a looked-up token.
 
-    `share` of all votes were for it, above 0 and up to 1.
+    So many tokens before it as `length` are the same; `share` of all votes were for it, above 0 and
+    up to 1.
     """
 
     length: int

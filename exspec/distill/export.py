@@ -71,9 +71,9 @@ def export_draft(
 
 @torch.no_grad()
 def round_frozen(student: PreTrainedModel, source: ModelSource, plan: DistillPlan) -> None:
-    """Round what is not trained to what `export_draft` will store, so that the rest learns to live
+    """Round what is not trained as `export_draft` will store it: the rest learns to live with it.
 
-    with it. `source` is the target.
+    `source` is the target's.
     """
     target_file = _gguf_target(student, source)
     for part in student.parameters():
