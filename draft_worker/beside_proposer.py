@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 LEAST_LOOK_UP_CHANCE = 0.05
 """Looked-up tokens that are right with less than this chance are not proposed: they cost no draft,
 but their share of a verify."""
+MODEL_ADVANTAGE = 1.1
+"""The model's rate is of places where look-up promised little: where it promises more, the model,
+weighed against the same copies, is right more often than that."""
 MOST_LACKING = 128
 """A row that lacks so many tokens is fed though it was looked up, lest one pass take too long."""
 
@@ -110,7 +113,7 @@ class _Lane:
         not be asked for any.
         """
         self.occurrences = self.index.occurrences(drafted)
-        model_rate = self.record.model_rate
+        model_rate = min(1.0, MODEL_ADVANTAGE * self.record.model_rate)
         if not self.occurrences or not num_tokens:
             return ()
         if not is_end and self.record.look_up_rate(winner(self.occurrences)[1]) <= model_rate:
