@@ -6,7 +6,7 @@ Options, clusters and tables; what is measured is in `exspec.bench.drafts` and
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +21,7 @@ from exspec.cli.bench import (
     steps,
     write_json,
 )
+from exspec.cli.bench_prompts import prompts_by_task
 from exspec.cli.bench_runs import names_the_dead
 from exspec.cli.common import EXIT_FAILED, tells_errors
 from exspec.cli.options import NumThreads
@@ -93,6 +94,7 @@ def drafts(
     after two of the prompts, the fastest of three runs. Spec-Bench's eight MT-Bench categories are
     told as one. Exit code 1 if a draft failed or an output is not that of plain decoding.
     """
+    from exspec.audit.datasets import load_prompts
     from exspec.bench.drafts import DraftsPlan, DraftsRuns, draft_of
 
     choices = [draft_of(name) for name in dict.fromkeys(draft)]
@@ -101,7 +103,8 @@ def drafts(
         batch_size, ignore_eos, plain, model, num_threads,
     )  # fmt: skip
     runs = DraftsRuns(DraftsPlan(num_speculative_tokens, max_tokens, batch_size, ignore_eos))
-    texts = _prompts(wish)
+    load_prompts(dataset, num_prompts)  # refuses more than there are
+    texts = prompts_by_task(dataset, num_prompts)
     try:
         _measure(wish, choices, texts, runs, None if json_to == "-" else json_to)
     except KeyboardInterrupt:
@@ -111,19 +114,6 @@ def drafts(
     differs = any(runs.tally(one).num_identical not in (None, len(texts)) for one in runs.samples)
     if runs.failures or differs:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _prompts(wish: Wish) -> tuple[DatasetPrompt, ...]:
-    """Spread over the categories that are told, and within the folded one over its own."""
-    from exspec.audit.datasets import SPEC_BENCH, load_prompts, spread
-    from exspec.bench.drafts import folded
-
-    everything = load_prompts(wish.dataset)
-    number = len(load_prompts(wish.dataset, wish.num_prompts))
-    if not wish.dataset.startswith(f"{SPEC_BENCH}:"):
-        return spread(everything, number)
-    in_turns = spread(everything, len(everything))
-    return spread([replace(one, category=folded(one.category)) for one in in_turns], number)
 
 
 def _measure(

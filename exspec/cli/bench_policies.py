@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from exspec.cli.bench import Dataset, DraftModel, JsonTo, Model
+from exspec.cli.bench_prompts import prompts_by_task
 from exspec.cli.bench_runs import Comparison, Telling, Wish, check_plot_path, compare, tokenize
 from exspec.cli.common import tells_errors
 from exspec.cli.options import DraftVocab, KvLayout, LookupMode, NumThreads
@@ -83,7 +84,6 @@ def policies(
     A cluster of its own for every policy, B and K. Exit code 1 if one of them failed; 0 even if an
     expectation is missed: it is said.
     """
-    from exspec.audit.datasets import load_prompts, spread
     from exspec.bench import policies as bench
     from exspec.bench.arguments import numbers_of, policies_of, speculations_of
     from exspec.bench.load import repeated, tokenize_chats
@@ -97,7 +97,7 @@ def policies(
         names, sizes, speculations_of(speculation or ["auto,5"], names)
     )
     check_plot_path(plot_to)
-    texts = [prompt.text for prompt in spread(load_prompts(dataset), num_prompts)]
+    texts = [prompt.text for prompt in prompts_by_task(dataset, num_prompts)]
     prompts = {"": repeated(tokenize(wish, texts, tokenize_chats), num_prompts)}
     compare(
         Comparison(
