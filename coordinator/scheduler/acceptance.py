@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
+from coordinator.scheduler.estimates import Depths
 from coordinator.scheduler.rows import Row
 
 ROW_MEMORY = 0.97
@@ -61,6 +62,8 @@ class AcceptancePool:
     _places: list[_Place] = field(default_factory=list[_Place])
     _sums: dict[int, tuple[list[float], list[float]]] = field(default_factory=dict[int, Any])
     """By level: the chance that the first k drafts are right, and the tokens of k drafts."""
+    made: Depths = field(default_factory=lambda: Depths(PLACE_MEMORY))
+    """How many planned drafts come at all."""
 
     @property
     def rate(self) -> float:

@@ -211,7 +211,7 @@ class AdaptiveSpeculation:
     def learn(self, batch: Batch, outcomes: Sequence[VerifyOutcome], cost: PassCost | None) -> None:
         """The record of all rows, and what the K of this round brought."""
         num_rows, tokens, predicted = 0, 0, 0.0
-        reached = list[tuple[int, int, int]]()
+        reached = list[tuple[int, int, int, int]]()
         for row, order, outcome in zip(batch.rows, batch.orders, outcomes, strict=True):
             if not isinstance(order, VerifyOrder) or order.is_prefill:
                 return
@@ -225,10 +225,11 @@ class AdaptiveSpeculation:
             predicted += self._pool.expected_tokens(level, planned)
             if planned:
                 self._pool.note(num_accepted, acceptance.judged(planned, num_accepted))
-                reached.append((level, planned, num_accepted))
+                reached.append((level, planned, num_accepted, number))
         # After all predictions: each would be worked out anew, had the places changed between.
-        for one in reached:
-            self._pool.note_places(*one)
+        for level, planned, num_accepted, number in reached:
+            self._pool.note_places(level, planned, num_accepted)
+            self._pool.made.note(planned, number)
         group = batch.group
         if group is None or group.forecast is None or cost is None or not num_rows:
             return

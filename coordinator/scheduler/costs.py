@@ -103,7 +103,7 @@ class Costs(PassCosts):
         made = [n if own is None else own for n, own in zip(asked, num_made, strict=True)]
         self.learn(batch, draft_features(orders, made), cost)
         if any(asked):
-            self.note_usual_draft(batch.worker, sum(made) / sum(asked), cost)
+            self.note_usual_draft(batch.worker, asked, made, cost)
 
     def forget(self, worker: Worker) -> None:
         """A worker left."""

@@ -100,3 +100,49 @@ class Mean:
         """No value came: what was seen counts less, but as much as `least` values."""
         seen = min(self.num_seen, 1 / self._rate)
         self.num_seen = max(min(least, seen), memory * seen)
+
+
+class Depths:
+    """How far drafts get of what was planned for them: by place, how often they get there.
+
+    Recent rows count more: each counts `memory` of the next one. A place nothing is known of is
+    like the one before it, which counts as one row, and before the first there are all.
+    """
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._num_made: list[float] = []
+        self._num_planned: list[float] = []
+        self._chances: list[float] = []
+
+    def note(self, num_planned: int, num_made: int) -> None:
+        """A row's draft."""
+        for place in range(len(self._num_planned), num_planned):
+            self._num_made.append(self.chance(place))
+            self._num_planned.append(1.0)
+            self._chances.clear()
+        for index in range(num_planned):
+            self._num_made[index] = self._memory * self._num_made[index] + (index < num_made)
+            self._num_planned[index] = self._memory * self._num_planned[index] + 1
+        self._chances.clear()
+
+    def fade(self, memory: float, least: float) -> None:
+        """Nothing was drafted: what was seen counts less, but as much as `least` rows."""
+        for index, seen in enumerate(self._num_planned):
+            if seen > least:
+                share = max(least, memory * seen) / seen
+                self._num_made[index] *= share
+                self._num_planned[index] *= share
+        self._chances.clear()
+
+    def chance(self, place: int) -> float:
+        """That a planned draft at a place, from 1, is made."""
+        if not self._chances:
+            pairs = zip(self._num_made, self._num_planned, strict=True)
+            self._chances = [made / planned for made, planned in pairs]
+        place = min(place, len(self._chances))
+        return self._chances[place - 1] if place else 1.0
+
+    def expected(self, num_planned: int) -> float:
+        """How many of so many planned drafts are made."""
+        return sum(self.chance(place) for place in range(1, num_planned + 1))

@@ -74,25 +74,18 @@ class Outlook:
     def counts(self, num_drafts: int, tokens_per_second: float) -> tuple[int, ...]:
         """K of each candidate: not more than pays for it at the going rate.
 
-        One token more is worth its chance of being right; it costs its share of both passes.
+        One token more is worth its chance of being right; if it is made at all, and by a model, it
+        costs its share of both passes.
         """
-        price = tokens_per_second * self._costs.marginal_seconds(self._target, FED_TO_TARGET)
-        prices = {
-            worker: price
-            + tokens_per_second
-            * self._costs.made_share(worker)
-            * self._costs.marginal_seconds(worker, PROPOSED)
-            for worker in self._num_drafting
-        }
         return tuple(
-            self._worthwhile(level, min(num_drafts, one.most), prices[one.draft])
+            self._worthwhile(level, min(num_drafts, one.most), one.draft, tokens_per_second)
             for level, one in zip(self._levels, self._candidates, strict=True)
         )
 
     def forecast(self, arm: tuple[int, int], counts: Sequence[int]) -> Forecast:
         """What a round with these K, one per candidate, is made of."""
         num_drafts = max(counts)
-        tokens = self._num_rows + sum(counts)
+        tokens = self._num_rows + sum(map(self._pool.made.expected, counts))
         verify = (1.0, self._num_rows, tokens, self._context)
         if not num_drafts:
             return Forecast(arm, verify)
@@ -102,23 +95,33 @@ class Outlook:
             for number, one in zip(counts, self._candidates, strict=True)
             if number and one.draft is worker
         ]
-        proposed, fed = sum(number for number, _ in own), sum(lag for _, lag in own)
-        share = self._costs.made_share(worker)
-        return Forecast(arm, verify, worker, (1.0, share * num_drafts, share * proposed, fed))
+        made = self._costs.made(worker)
+        proposed = sum(made.expected(number) for number, _ in own)
+        fed = sum(lag for _, lag in own)
+        return Forecast(arm, verify, worker, (1.0, made.expected(num_drafts), proposed, fed))
 
     def verify_features(self, num_drafts: int) -> tuple[float, ...]:
         """One, rows, tokens fed, context."""
-        drafted = sum(min(num_drafts, most) * count for (_, most), count in self._kinds.items())
+        drafted = sum(
+            self._pool.made.expected(min(num_drafts, most)) * count
+            for (_, most), count in self._kinds.items()
+        )
         return (1.0, self._num_rows, self._num_rows + drafted, self._context)
 
     def draft_features(self, worker: Worker, num_drafts: int) -> tuple[float, ...]:
         """One, passes, tokens proposed, tokens fed: what is usual, two a row."""
         num_rows = self._num_drafting[worker]
-        num_made = num_drafts * self._costs.made_share(worker)
+        num_made = self._costs.made(worker).expected(num_drafts)
         return usual_draft_features(num_rows, num_made, num_made * num_rows)
 
-    def _worthwhile(self, level: int, most: int, price: float) -> int:
+    def _worthwhile(self, level: int, most: int, draft: Worker, tokens_per_second: float) -> int:
         """The most drafts whose last one is worth its price."""
-        while most and self._pool.chance(level, most) < price:
+        verify = self._costs.marginal_seconds(self._target, FED_TO_TARGET)
+        make = self._costs.marginal_seconds(draft, PROPOSED)
+        made = self._costs.made(draft)
+        while most:
+            seconds = verify * self._pool.made.chance(most) + make * made.chance(most)
+            if self._pool.chance(level, most) >= tokens_per_second * seconds:
+                return most
             most -= 1
-        return most
+        return 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.scheduler.commands import DraftOrder, VerifyOrder
-from coordinator.scheduler.estimates import LinearCost, Mean
+from coordinator.scheduler.estimates import Depths, LinearCost, Mean
 from coordinator.scheduler.events import PassCost
 from coordinator.scheduler.rows import Batch, Worker
 
@@ -24,9 +24,11 @@ MOST_CROWDED = 4.0
 LEAST_SEEN = 4
 """Passes seen before a forecast is acted on."""
 FADING = 0.97
-"""What the share that is looked up counts after a round in which nothing was drafted."""
-FADED_BATCHES = 2.0
-"""Batches it does not fade below."""
+"""What is known of look-ups counts after a round in which nothing was drafted."""
+FADED_ROWS = 2.0
+"""Rows it does not fade below."""
+MADE_MEMORY = 0.98
+"""What a row's draft counts of the next one, in what a worker's model makes."""
 
 
 @dataclass(slots=True)
@@ -39,7 +41,7 @@ class WorkerCosts:
     """How much longer a pass takes while the other role computes too."""
     usual_draft: Mean = field(default_factory=lambda: Mean(0.1))
     """Seconds of a draft worker's batches that propose something."""
-    made_share: Mean = field(default_factory=lambda: Mean(0.05, start=1.0))
+    made: Depths = field(default_factory=lambda: Depths(MADE_MEMORY))
     """What of the tokens asked for a draft worker's model makes; others take no pass."""
 
     @property
@@ -66,15 +68,19 @@ class PassCosts:
             features, cost.busy_seconds / (known.crowding.value if batch.is_overlapped else 1.0)
         )
 
-    def note_usual_draft(self, worker: Worker, made_share: float, cost: PassCost) -> None:
-        """A batch that proposed something was answered; a model made that share of it."""
+    def note_usual_draft(
+        self, worker: Worker, asked: Sequence[int], made: Sequence[int], cost: PassCost
+    ) -> None:
+        """A batch that proposed something was answered; a model made so much of it, by row."""
         self._of(worker).usual_draft.update(cost.busy_seconds)
-        self._of(worker).made_share.update(made_share)
+        for num_asked, num_made in zip(asked, made, strict=True):
+            if num_asked:
+                self._of(worker).made.note(num_asked, num_made)
 
     def note_nothing_drafted(self, workers: Iterable[Worker]) -> None:
         """A round did without these draft workers: how much they look up may have changed."""
         for worker in workers:
-            self._of(worker).made_share.fade(FADING, FADED_BATCHES)
+            self._of(worker).made.fade(FADING, FADED_ROWS)
 
     def forget(self, worker: Worker) -> None:
         """A worker left."""
@@ -96,9 +102,9 @@ class PassCosts:
         """What a batch that proposes something takes a draft worker; 0 before the first."""
         return self._of(worker).usual_draft.value
 
-    def made_share(self, worker: Worker) -> float:
-        """What of the tokens asked for its model makes; 1 before the first."""
-        return self._of(worker).made_share.value
+    def made(self, worker: Worker) -> Depths:
+        """What of the tokens asked for its model makes; all before the first."""
+        return self._of(worker).made
 
     def marginal_seconds(self, worker: Worker, feature: int) -> float:
         """What one more unit of a feature adds to a pass."""
