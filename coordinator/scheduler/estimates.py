@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 _MEMORY = 0.98
 """What a measurement counts of the next one."""
@@ -114,6 +115,8 @@ class Depths:
         self._num_made: list[float] = []
         self._num_planned: list[float] = []
         self._chances: list[float] = []
+        self._sums: list[float] = [0.0]
+        """Of the first chances."""
 
     def note(self, num_planned: int, num_made: int) -> None:
         """A row's draft."""
@@ -137,12 +140,19 @@ class Depths:
 
     def chance(self, place: int) -> float:
         """That a planned draft at a place, from 1, is made."""
-        if not self._chances:
-            pairs = zip(self._num_made, self._num_planned, strict=True)
-            self._chances = [made / planned for made, planned in pairs]
+        self._work_out()
         place = min(place, len(self._chances))
         return self._chances[place - 1] if place else 1.0
 
     def expected(self, num_planned: int) -> float:
         """How many of so many planned drafts are made."""
-        return sum(self.chance(place) for place in range(1, num_planned + 1))
+        self._work_out()
+        num_known = min(num_planned, len(self._chances))
+        return self._sums[num_known] + (num_planned - num_known) * self.chance(num_known)
+
+    def _work_out(self) -> None:
+        """Once after each change: both are asked for many rows and many K."""
+        if not self._chances:
+            pairs = zip(self._num_made, self._num_planned, strict=True)
+            self._chances = [made / planned for made, planned in pairs]
+            self._sums = list(accumulate(self._chances, initial=0.0))
