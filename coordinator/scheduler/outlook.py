@@ -77,8 +77,12 @@ class Outlook:
         One token more is worth its chance of being right; if it is made at all, and by a model, it
         costs its share of both passes.
         """
+        prices = {
+            worker: self._prices(worker, num_drafts, tokens_per_second)
+            for worker in self._num_drafting
+        }
         return tuple(
-            self._worthwhile(level, min(num_drafts, one.most), one.draft, tokens_per_second)
+            self._worthwhile(level, min(num_drafts, one.most), prices[one.draft])
             for level, one in zip(self._levels, self._candidates, strict=True)
         )
 
@@ -114,14 +118,18 @@ class Outlook:
         num_made = self._costs.made(worker).expected(num_drafts)
         return usual_draft_features(num_rows, num_made, num_made * num_rows)
 
-    def _worthwhile(self, level: int, most: int, draft: Worker, tokens_per_second: float) -> int:
-        """The most drafts whose last one is worth its price."""
+    def _prices(self, draft: Worker, num_drafts: int, tokens_per_second: float) -> list[float]:
+        """What the first, the second, … draft costs, in tokens."""
         verify = self._costs.marginal_seconds(self._target, FED_TO_TARGET)
         make = self._costs.marginal_seconds(draft, PROPOSED)
-        made = self._costs.made(draft)
-        while most:
-            seconds = verify * self._pool.made.chance(most) + make * made.chance(most)
-            if self._pool.chance(level, most) >= tokens_per_second * seconds:
-                return most
+        verified, made = self._pool.made, self._costs.made(draft)
+        return [
+            tokens_per_second * (verify * verified.chance(place) + make * made.chance(place))
+            for place in range(1, num_drafts + 1)
+        ]
+
+    def _worthwhile(self, level: int, most: int, prices: Sequence[float]) -> int:
+        """The most drafts whose last one is worth its price."""
+        while most and self._pool.chance(level, most) < prices[most - 1]:
             most -= 1
-        return 0
+        return most

@@ -143,6 +143,15 @@ def test_a_repeated_text_is_accepted_longer_than_the_model_alone_gets():
     assert sum(both) / len(both) > 4 > sum(model) / len(model)
 
 
+def _happens(drafter: Drafter, row: Row, happening: str) -> None:
+    """Before an entry: the row begins anew, or its worker is told to forget it."""
+    if happening == "epoch":
+        row.epoch, row.believed = row.epoch + 1, 0
+    elif happening == "release":
+        reply_of(drafter, released=[row.name])
+        row.believed = 0
+
+
 @given(
     st.lists(
         st.tuples(
@@ -163,11 +172,7 @@ def test_whatever_happens_the_slots_hold_what_the_proposals_were_made_from(round
     rows = {name: Row(name, (*PROMPT, 7 + ord(name) % 5)) for name in "ab"}
     for name, num_drafts, num_accepted, is_guessed, happening in rounds:
         row = rows[name]
-        if happening == "epoch":
-            row.epoch, row.believed = row.epoch + 1, 0
-        elif happening == "release":
-            reply_of(drafter, released=[name])
-            row.believed = 0
+        _happens(drafter, row, happening)
         item = row.entry(num_drafts)
         result = result_of(drafter, item)
         if happening == "again" and result.status is EntryStatus.OK:
@@ -206,21 +211,18 @@ def test_a_model_that_is_overruled_holds_what_was_proposed(rounds, least_chance)
     for _ in range(200):
         ProposalRecord(proposer._pool).note_model(None, is_right=True)
     drafter = Drafter(proposer, lambda: 0.0, orphan_seconds=9)
-    rows = {name: Row(name, (*PROMPT, *truth[: 20 + ord(name) % 2])) for name in "ab"}
+    rows = {name: Row(name, (7 + ord(name) % 5, *PROMPT, *truth[:20])) for name in "ab"}
     for name, num_drafts, num_accepted, happening in rounds:
         row = rows[name]
-        if happening == "epoch":
-            row.epoch, row.believed = row.epoch + 1, 0
-        elif happening == "release":
-            reply_of(drafter, released=[name])
-            row.believed = 0
+        _happens(drafter, row, happening)
         result = result_of(drafter, row.entry(num_drafts))
         row.note(result)
-        known = (*row.log, *result.draft_tokens)
-        held = {
-            tuple(runner._slots[slot][: lane.num_fed]) for slot, lane in proposer._lanes.items()
-        }
-        assert any(known[: len(tokens)] == tokens for tokens in held)
+        known = [*row.log, *result.draft_tokens]
+        (own,) = (
+            slot for slot, lane in proposer._lanes.items() if lane.index.tokens == list(row.log)
+        )
+        num_fed = proposer._lanes[own].num_fed
+        assert runner._slots[own][:num_fed] == known[:num_fed]
         assert not runner.violations
         if len(row.log) < 350:
             row.commit(num_accepted, is_guessed=True)

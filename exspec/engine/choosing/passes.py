@@ -87,13 +87,11 @@ class PassLogits:
         rivals = logits.gather(-1, columns).masked_fill(~is_known, -torch.inf)
         likeliest = logits.amax(dim=-1, keepdim=True)
         normaliser = logits.logsumexp(dim=-1, keepdim=True)
-        found = iter((torch.cat((likeliest, rivals), dim=-1) - normaliser).exp().tolist())
-        return [
-            tuple(next(found)[: 1 + len(row.rivals)])
-            if row.wants_chance and row.num_choices
-            else ()
-            for row in self.rows
-        ]
+        found = (torch.cat((likeliest, rivals), dim=-1) - normaliser).exp().tolist()
+        chances: list[tuple[float, ...]] = [()] * len(self.rows)
+        for (index, _), of_row in zip(asked, found, strict=True):
+            chances[index] = tuple(of_row[: 1 + len(self.rows[index].rivals)])
+        return chances
 
     def _columns(self, tokens: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Where the logits of tokens are, lists filled up to one length, and which have any."""
