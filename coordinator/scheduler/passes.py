@@ -38,7 +38,7 @@ class WorkerCosts:
     cost: LinearCost = field(default_factory=lambda: LinearCost(NUM_FEATURES))
     wire: Mean = field(default_factory=lambda: Mean(0.1))
     crowding: Mean = field(default_factory=lambda: Mean(0.05, start=1.0))
-    """How much longer a pass takes while the other role computes too."""
+    """How many times as long as foretold passes took while the other role computed too."""
     usual_draft: Mean = field(default_factory=lambda: Mean(0.1))
     """Seconds of a draft worker's batches that propose something."""
     made: Depths = field(default_factory=lambda: Depths(MADE_MEMORY))
@@ -48,6 +48,15 @@ class WorkerCosts:
     def is_known(self) -> bool:
         """Whether forecasts mean something."""
         return self.cost.num_seen >= LEAST_SEEN
+
+    @property
+    def slowdown(self) -> float:
+        """What the other role's computing costs; it never helps.
+
+        Below 1, `crowding` tells of wrong forecasts. Believed, it would make passes on their own
+        look slow and those in company cheap, and more groups would then bear it out.
+        """
+        return max(1.0, self.crowding.value)
 
 
 class PassCosts:
@@ -65,7 +74,7 @@ class PassCosts:
         if batch.is_overlapped and known.is_known and forecast > 0:
             known.crowding.update(min(cost.busy_seconds / forecast, MOST_CROWDED))
         known.cost.update(
-            features, cost.busy_seconds / (known.crowding.value if batch.is_overlapped else 1.0)
+            features, cost.busy_seconds / (known.slowdown if batch.is_overlapped else 1.0)
         )
 
     def note_usual_draft(
@@ -112,7 +121,7 @@ class PassCosts:
 
     def crowding(self, worker: Worker) -> float:
         """How many times as long its passes take while the other role computes too."""
-        return self._of(worker).crowding.value
+        return self._of(worker).slowdown
 
     def _of(self, worker: Worker) -> WorkerCosts:
         known = self._workers.get(worker.join_index)

@@ -12,6 +12,9 @@ from scheduler_loop import Loop, Machine, rate_of
 
 from coordinator.scheduler.estimates import LinearCost, Mean
 from coordinator.scheduler.events import PassCost
+from coordinator.scheduler.passes import PassCosts
+from coordinator.scheduler.rows import Batch, Worker
+from exspec.core.ids import BatchId, Role, WorkerId
 
 TRUTH = (0.020, 0.0004, 0.0007, 0.001)
 
@@ -158,6 +161,33 @@ def test_a_mean_forgets():
 )
 def test_the_wire_is_what_nothing_else_explains(busy, elapsed, queued, wire):
     assert PassCost(busy, elapsed, queued).wire_seconds == pytest.approx(wire)
+
+
+# Company
+
+
+def costs_in_company(factor: float) -> tuple[PassCosts, Worker]:
+    """A target with passes of 50 ms; the later ones, beside drafts, take `factor` times as long."""
+    target = Worker(WorkerId("t"), Role.TARGET, num_slots=4, max_length=64, join_index=0)
+    costs = PassCosts()
+    for index in range(120):
+        seconds_ = 0.05 * (factor if index >= 60 else 1.0)
+        batch = Batch(BatchId(index), target, (), (), is_overlapped=index >= 60)
+        costs.learn(batch, (1.0, 4.0, 8.0, 0.5), PassCost(seconds_, seconds_))
+    return costs, target
+
+
+def test_what_passes_in_company_take_longer_is_not_taken_for_their_own_time():
+    costs, target = costs_in_company(1.5)
+    assert costs.crowding(target) == pytest.approx(1.5, rel=0.1)
+    assert costs.seconds(target, (1.0, 4.0, 8.0, 0.5)) == pytest.approx(0.05, rel=0.1)
+
+
+def test_passes_in_company_that_are_faster_than_foretold_correct_the_forecast():
+    """To believe that company helps would call for more groups, in which all have company."""
+    costs, target = costs_in_company(0.6)
+    assert costs.crowding(target) == 1.0
+    assert costs.seconds(target, (1.0, 4.0, 8.0, 0.5)) == pytest.approx(0.03, rel=0.1)
 
 
 # Patience
