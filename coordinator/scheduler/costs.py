@@ -19,7 +19,6 @@ from coordinator.scheduler.passes import (
     FED_TO_TARGET,
     PassCosts,
     draft_features,
-    usual_draft_features,
     verify_features,
 )
 from coordinator.scheduler.rows import Batch, Worker
@@ -254,9 +253,9 @@ class Costs(PassCosts):
         verify = self.seconds(target, self._typical_verify(target, size))
         draft, wire = 0.0, self.wire_seconds(target)
         if drafts:
-            proposed = size * (shape.tokens_per_row.value - 1)
-            features = usual_draft_features(size, shape.num_steps.value, proposed)
-            draft = max(self.seconds(worker, features) for worker in drafts)
+            draft = max(
+                self.seconds(worker, self.usual_round_features(worker, size)) for worker in drafts
+            )
             wire += max(self.wire_seconds(worker) for worker in drafts)
         return RoundSeconds(verify, draft, wire)
 

@@ -154,5 +154,6 @@ class Depths:
         """Once after each change: both are asked for many rows and many K."""
         if not self._chances:
             pairs = zip(self._num_made, self._num_planned, strict=True)
-            self._chances = [made / planned for made, planned in pairs]
+            # A place is reached by way of all others, however long ago it was planned for itself.
+            self._chances = list(accumulate((made / planned for made, planned in pairs), min))
             self._sums = list(accumulate(self._chances, initial=0.0))

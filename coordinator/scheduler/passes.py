@@ -41,6 +41,10 @@ class WorkerCosts:
     """How many times as long as foretold passes took while the other role computed too."""
     usual_draft: Mean = field(default_factory=lambda: Mean(0.1))
     """Seconds of a draft worker's batches that propose something."""
+    usual_steps: Mean = field(default_factory=lambda: Mean(0.1))
+    """Passes that its model makes for such a batch."""
+    usual_made: Mean = field(default_factory=lambda: Mean(0.1))
+    """Tokens that its model makes for a row of such a batch."""
     made: Depths = field(default_factory=lambda: Depths(MADE_MEMORY))
     """What of the tokens asked for a draft worker's model makes; others take no pass."""
 
@@ -81,10 +85,13 @@ class PassCosts:
         self, worker: Worker, asked: Sequence[int], made: Sequence[int], cost: PassCost
     ) -> None:
         """A batch that proposed something was answered; a model made so much of it, by row."""
-        self._of(worker).usual_draft.update(cost.busy_seconds)
-        for num_asked, num_made in zip(asked, made, strict=True):
-            if num_asked:
-                self._of(worker).made.note(num_asked, num_made)
+        known = self._of(worker)
+        pairs = [pair for pair in zip(asked, made, strict=True) if pair[0]]
+        known.usual_draft.update(cost.busy_seconds)
+        known.usual_steps.update(max(num_made for _, num_made in pairs))
+        known.usual_made.update(sum(num_made for _, num_made in pairs) / len(pairs))
+        for num_asked, num_made in pairs:
+            known.made.note(num_asked, num_made)
 
     def note_nothing_drafted(self, workers: Iterable[Worker]) -> None:
         """A round did without these draft workers: how much they look up may have changed."""
@@ -110,6 +117,12 @@ class PassCosts:
     def usual_draft_seconds(self, worker: Worker) -> float:
         """What a batch that proposes something takes a draft worker; 0 before the first."""
         return self._of(worker).usual_draft.value
+
+    def usual_round_features(self, worker: Worker, num_rows: float) -> tuple[float, ...]:
+        """Of a draft worker's usual batch, had it so many rows."""
+        known = self._of(worker)
+        num_made = num_rows * known.usual_made.value
+        return usual_draft_features(num_rows, known.usual_steps.value, num_made)
 
     def made(self, worker: Worker) -> Depths:
         """What of the tokens asked for its model makes; all before the first."""

@@ -27,8 +27,12 @@ Repeats = Annotated[
     int, typer.Option(min=1, help="Runs of every configuration, in turns; medians are told.")
 ]
 RequestTimeout = Annotated[
-    float,
-    typer.Option(min=1, help="Seconds after which a request has failed, and with it its run."),
+    float | None,
+    typer.Option(
+        min=1,
+        help="Seconds after which a request has failed, and with it its run. Default: 900, or 15 "
+        "for every prompt of the run if that is more: requests may wait for one another.",
+    ),
 ]
 PlotTo = Annotated[
     str | None, typer.Option("--plot", metavar="FILE", help="Draw figures to a .png or .svg file.")
@@ -75,7 +79,7 @@ def policies(
     lookup: LookupMode = None,
     draft_vocab: DraftVocab = None,
     num_threads: NumThreads = None,
-    request_timeout: RequestTimeout = 900.0,
+    request_timeout: RequestTimeout = None,
     json_to: JsonTo = None,
     plot_to: PlotTo = None,
 ) -> None:
@@ -134,7 +138,7 @@ def grouping(
     lookup: LookupMode = None,
     draft_vocab: DraftVocab = None,
     num_threads: NumThreads = None,
-    request_timeout: RequestTimeout = 900.0,
+    request_timeout: RequestTimeout = None,
     json_to: JsonTo = None,
     plot_to: PlotTo = None,
 ) -> None:

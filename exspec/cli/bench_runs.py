@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 TokenIds = tuple[int, ...]
 """The coordinator's."""
 
+LEAST_SECONDS = 900.0
+SECONDS_A_PROMPT = 15.0
+"""A request that nobody bounded fails after this for every one of the run, or after the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -38,7 +42,7 @@ class Wish:
     max_prompt_tokens: int
     num_in_flight: int | None
     num_repeats: int
-    request_seconds: float
+    request_seconds: float | None
     kv_layout: str
     model: str
     draft_model: str
@@ -51,7 +55,8 @@ class Wish:
         """What is sent to every cluster."""
         from exspec.bench.runs import RunPlan
 
-        return RunPlan(self.max_tokens, self.num_in_flight, self.request_seconds, self.ignore_eos)
+        seconds = self.request_seconds or max(LEAST_SECONDS, SECONDS_A_PROMPT * self.num_prompts)
+        return RunPlan(self.max_tokens, self.num_in_flight, seconds, self.ignore_eos)
 
     def cluster(self) -> ClusterPlan:
         """What all clusters have in common; the requests that warm them up fit, too."""

@@ -29,11 +29,22 @@ def test_every_place_has_its_share_and_later_ones_are_like_the_last_known():
 
 def test_a_place_that_is_new_begins_like_the_one_before_it():
     depths = Depths(0.98)
+    for number in (0, 1) * 50:
+        depths.note(1, number)
+    assert depths.chance(1) == pytest.approx(0.5, abs=0.05)
+    depths.note(2, 0)
+    assert depths.chance(2) == pytest.approx(depths.chance(1) / 2, abs=0.05)
+
+
+def test_no_place_is_reached_more_often_than_the_one_before_it():
+    """What is known of places that were not planned for long is out of date."""
+    depths = Depths(0.98)
     for _ in range(50):
+        depths.note(8, 8)
+    for _ in range(200):
         depths.note(1, 0)
-    assert depths.chance(1) < 0.05
-    depths.note(2, 2)
-    assert depths.chance(1) < 0.1 < depths.chance(2) < 0.6
+    assert depths.chance(1) == depths.chance(8) < 0.05
+    assert depths.expected(8) < 0.4
 
 
 def test_what_is_old_is_unlearned_sooner_after_a_time_without_drafts():
