@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from functools import cache
+from importlib import metadata
 
 from coordinator import metrics, metrics_vllm
 from coordinator.metrics import ClusterFigures, PoolFigures
@@ -31,7 +32,7 @@ class ClusterView:
         """The state of the cluster now."""
         pools = tuple(pool.status() for pool in self.pools)
         return ClusterStatus(
-            version=version("exspec"),
+            version=_version(),
             is_ready=self.pools.has_target,
             model=self.pools.names,
             policy=self.settings.policy,
@@ -68,6 +69,12 @@ class ClusterView:
     @property
     def _as_vllm(self) -> bool:
         return self.settings.metrics_compat == "vllm"
+
+
+@cache
+def _version() -> str:
+    """Read from files once, not at every look at a cluster that is at work."""
+    return metadata.version("exspec")
 
 
 def _mean(pools: Sequence[PoolStatus], speedups: Sequence[float]) -> float:

@@ -154,7 +154,7 @@ def test_a_row_in_eight_bits_does_not_depend_on_its_company():
     torch.manual_seed(0)
     rows = torch.randn(7, 48) * torch.logspace(-3, 3, 7)[:, None]
     weight, bias = torch.randn(32, 48), torch.randn(32)
-    product = make_linear(weight, bias, Precision.INT8)
+    product = make_linear(weight, bias, Precision.INT8, takes_many=False)
     together = product(rows)
     for row, result in zip(rows, together, strict=True):
         assert torch.equal(product(row[None])[0], result)
@@ -162,6 +162,25 @@ def test_a_row_in_eight_bits_does_not_depend_on_its_company():
         assert (result - exact).abs().amax() <= 0.03 * exact.abs().amax()
     assert torch.equal(product(torch.zeros(1, 48))[0], bias)
     assert product(torch.full((1, 48), torch.nan)).isnan().all()
+
+
+@needs_int8
+@torch.inference_mode()
+@pytest.mark.parametrize("has_units", [True, False])
+def test_many_rows_go_through_bfloat16_where_that_is_fast(has_units, monkeypatch):
+    """Prompts; whatever the processor has, the product is the same but for rounding."""
+    monkeypatch.setattr(linears, "has_matrix_units", lambda: has_units)
+    torch.manual_seed(0)
+    weight, bias = torch.randn(32, 48), torch.randn(32)
+    product = make_linear(weight, bias, Precision.INT8, takes_many=True)
+    few = make_linear(weight, bias, Precision.INT8, takes_many=False)
+    for num_rows in (1, 8, 64):
+        rows = torch.randn(num_rows, 48)
+        exact = rows @ weight.T + bias
+        result = product(rows)
+        assert (result.dtype, result.shape) == (torch.float32, exact.shape)
+        assert (result - exact).abs().amax() <= 0.03 * exact.abs().amax()
+        assert torch.equal(result, few(rows)) == (num_rows < 64 or not has_units)
 
 
 @needs_int8

@@ -190,6 +190,15 @@ def test_passes_in_company_that_are_faster_than_foretold_correct_the_forecast():
     assert costs.seconds(target, (1.0, 4.0, 8.0, 0.5)) == pytest.approx(0.03, rel=0.1)
 
 
+def test_a_usual_draft_is_priced_by_the_passes_it_took_not_by_the_tokens_it_brought():
+    """Most of them are looked up."""
+    draft = Worker(WorkerId("d"), Role.DRAFT, num_slots=4, max_length=64, join_index=0)
+    costs = PassCosts()
+    for _ in range(50):
+        costs.note_usual_draft(draft, (8, 0, 8), (3, 0, 1), PassCost(0.01, 0.01))
+    assert costs.usual_round_features(draft, 4) == pytest.approx((1, 3, 8, 8))
+
+
 # Patience
 
 

@@ -113,6 +113,22 @@ def test_look_ups_that_begin_to_help_end_a_time_without_drafts(num_rows):
     assert rate_of(loop.run_until(400)) > 1.15 * plain
 
 
+@pytest.mark.parametrize("num_rows", [1, 4])
+def test_look_ups_bring_what_they_do_with_a_fixed_k_however_dear_the_model_is(num_rows):
+    """What was known of long drafts, from when the model made them all, is out of date."""
+    dearest = Machine(draft=0.0005, draft_step=0.02)
+
+    def rate_with(rule: str) -> float:
+        loop = LookupLoop(dearest, lambda now: 0.02, rule, batch_size=num_rows, share=0.0)
+        loop.fill(num_rows)
+        loop.run_until(500)
+        loop.share = 0.95
+        loop.run_until(800)
+        return rate_of(loop.run_until(600))
+
+    assert rate_with("auto") > 0.85 * max(map(rate_with, ("2", "4")))
+
+
 def _orders(*numbers: int) -> list[DraftOrder]:
     return [DraftOrder(EntryKey(f"s{i}", 0, 1), 4, 6, n) for i, n in enumerate(numbers)]
 

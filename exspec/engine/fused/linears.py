@@ -27,17 +27,26 @@ Linear = Callable[[torch.Tensor], torch.Tensor]
 """`[N, in_features]` to `[N, out_features]`, in the dtype it is given."""
 
 _ROWS_HINT = 8
+_MANY_ROWS = 12
+"""Rows from which bfloat16 on matrix units is faster than bytes, though twice as much is read."""
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def make_linear(weight: torch.Tensor, bias: torch.Tensor | None, precision: Precision) -> Linear:
+def make_linear(
+    weight: torch.Tensor, bias: torch.Tensor | None, precision: Precision, *, takes_many: bool
+) -> Linear:
     """A product with `weight` `[out_features, in_features]`, laid out once.
+
+    `takes_many`: prompts pass through it, so that INT8 may keep the weight in bfloat16 as well.
 
     Raises:
         AttributeError, RuntimeError: this torch or processor has no such product.
     """
     if precision is Precision.INT8:
-        return _Int8Linear(weight, bias)
+        narrow = _Int8Linear(weight, bias)
+        if not takes_many or not has_matrix_units():
+            return narrow
+        return _LinearByRows(narrow, _PackedLinear(weight.to(torch.bfloat16), bias))
     if precision is Precision.BFLOAT16:
         return _PackedLinear(weight.to(torch.bfloat16), bias)
     if can_pack(weight):
@@ -49,6 +58,23 @@ def has_fast_int8() -> bool:
     """Whether the processor multiplies bytes without overflow between (AVX-512 VNNI)."""
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # of later versions of torch
     return bool(capabilities.get("avx512_vnni"))
+
+
+def has_matrix_units() -> bool:
+    """Whether the processor multiplies tiles of bfloat16 (AMX)."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("amx_bf16"))
+
+
+class _LinearByRows:
+    """One product for few rows, another for many."""
+
+    def __init__(self, few: Linear, many: Linear) -> None:
+        self._few = few
+        self._many = many
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._few(rows) if len(rows) < _MANY_ROWS else self._many(rows)
 
 
 class _PackedLinear:

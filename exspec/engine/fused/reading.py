@@ -58,7 +58,7 @@ class FusedModel:
         if token_ids is not None:
             weight = weight[token_ids]
             bias = None if bias is None else bias[token_ids]
-        return make_linear(weight, bias, self.precision)
+        return make_linear(weight, bias, self.precision, takes_many=False)
 
 
 def read_fused(
@@ -129,12 +129,12 @@ def _joined(modules: Sequence[object], precision: Precision) -> Linear:
     weight = torch.cat([one.weight.detach() for one in linears])
     biases = [one.bias for one in linears]
     if all(bias is None for bias in biases):
-        return make_linear(weight, None, precision)
+        return make_linear(weight, None, precision, takes_many=True)
     parts = [
         weight.new_zeros(one.out_features) if one.bias is None else one.bias.detach()
         for one in linears
     ]
-    return make_linear(weight, torch.cat(parts), precision)
+    return make_linear(weight, torch.cat(parts), precision, takes_many=True)
 
 
 def _norm_of(module: Any) -> RmsNorm:  # noqa: ANN401
