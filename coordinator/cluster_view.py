@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 
+import exspec
 from coordinator import metrics, metrics_vllm
 from coordinator.metrics import ClusterFigures, PoolFigures
 from coordinator.pools import Pools
@@ -32,7 +31,7 @@ class ClusterView:
         """The state of the cluster now."""
         pools = tuple(pool.status() for pool in self.pools)
         return ClusterStatus(
-            version=_version(),
+            version=exspec.__version__,
             is_ready=self.pools.has_target,
             model=self.pools.names,
             policy=self.settings.policy,
@@ -69,12 +68,6 @@ class ClusterView:
     @property
     def _as_vllm(self) -> bool:
         return self.settings.metrics_compat == "vllm"
-
-
-@cache
-def _version() -> str:
-    """Read from files once, not at every look at a cluster that is at work."""
-    return metadata.version("exspec")
 
 
 def _mean(pools: Sequence[PoolStatus], speedups: Sequence[float]) -> float:

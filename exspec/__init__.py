@@ -106,7 +106,9 @@ _VALUES = {
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
     if name == "__version__":
-        return metadata.version("exspec")
+        # Read from files: kept, for a coordinator tells it at every look at its cluster.
+        version = globals()[name] = metadata.version("exspec")
+        return version
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     default = "exspec.core.errors" if name.endswith("Error") else "exspec.client"

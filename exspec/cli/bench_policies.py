@@ -12,7 +12,16 @@ import typer
 
 from exspec.cli.bench import Dataset, DraftModel, JsonTo, Model
 from exspec.cli.bench_prompts import prompts_by_task
-from exspec.cli.bench_runs import Comparison, Telling, Wish, check_plot_path, compare, tokenize
+from exspec.cli.bench_runs import (
+    LEAST_SECONDS,
+    SECONDS_A_PROMPT,
+    Comparison,
+    Telling,
+    Wish,
+    check_plot_path,
+    compare,
+    tokenize,
+)
 from exspec.cli.common import tells_errors
 from exspec.cli.options import DraftVocab, KvLayout, LookupMode, NumThreads
 
@@ -30,8 +39,9 @@ RequestTimeout = Annotated[
     float | None,
     typer.Option(
         min=1,
-        help="Seconds after which a request has failed, and with it its run. Default: 900, or 15 "
-        "for every prompt of the run if that is more: requests may wait for one another.",
+        help="Seconds after which a request has failed, and with it its run. "
+        f"Default: {LEAST_SECONDS:g}, or {SECONDS_A_PROMPT:g} for every prompt of the run if that "
+        "is more: requests may wait for one another.",
     ),
 ]
 PlotTo = Annotated[

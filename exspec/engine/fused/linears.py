@@ -56,14 +56,17 @@ def make_linear(
 
 def has_fast_int8() -> bool:
     """Whether the processor multiplies bytes without overflow between (AVX-512 VNNI)."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # of later versions of torch
-    return bool(capabilities.get("avx512_vnni"))
+    return _processor_has("avx512_vnni")
 
 
 def has_matrix_units() -> bool:
     """Whether the processor multiplies tiles of bfloat16 (AMX)."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get("amx_bf16"))
+    return _processor_has("amx_bf16")
+
+
+def _processor_has(capability: str) -> bool:
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # of later versions of torch
+    return bool(capabilities.get(capability))
 
 
 class _LinearByRows:

@@ -127,14 +127,14 @@ def _joined(modules: Sequence[object], precision: Precision) -> Linear:
     """Several products of the same rows as one."""
     linears = [_as_linear(module, "a projection") for module in modules]
     weight = torch.cat([one.weight.detach() for one in linears])
-    biases = [one.bias for one in linears]
-    if all(bias is None for bias in biases):
-        return make_linear(weight, None, precision, takes_many=True)
-    parts = [
-        weight.new_zeros(one.out_features) if one.bias is None else one.bias.detach()
-        for one in linears
-    ]
-    return make_linear(weight, torch.cat(parts), precision, takes_many=True)
+    bias = None
+    if any(one.bias is not None for one in linears):
+        parts = [
+            weight.new_zeros(one.out_features) if one.bias is None else one.bias.detach()
+            for one in linears
+        ]
+        bias = torch.cat(parts)
+    return make_linear(weight, bias, precision, takes_many=True)
 
 
 def _norm_of(module: Any) -> RmsNorm:  # noqa: ANN401
