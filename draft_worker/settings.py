@@ -40,7 +40,7 @@ class DraftSettings(ModelWorkerSettings):
         "against what followed before. off: the model alone, as always with --draft-ahead.",
     )
     draft_min_chance: float = Field(
-        0.2,
+        0.3,
         ge=0,
         lt=1,
         description="For a greedy request the model drafts no more once all it proposed is right "

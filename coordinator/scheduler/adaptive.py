@@ -22,7 +22,7 @@ from coordinator.scheduler.outlook import Outlook
 from coordinator.scheduler.rows import Batch, Forecast, Phase, Worker
 from coordinator.scheduler.speculation import Candidate, RoundPlan, Speedup
 
-DEFAULT_MOST = 8
+DEFAULT_MOST = 12
 FIRST_DRAFTS = (3, 1, 4, 0, 2)
 """K in turn before passes are known: different ones, so that what a token costs shows."""
 OPTIMISM = 0.25

@@ -43,5 +43,5 @@ class WorldPlan:
         if self.rule.isdigit():
             return int(self.rule), int(self.rule)
         if self.rule.startswith("auto"):
-            return int(self.rule.partition(":")[2] or 8), None
+            return int(self.rule.partition(":")[2] or 12), None
         return 8, None
