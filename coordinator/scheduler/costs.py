@@ -21,7 +21,7 @@ from coordinator.scheduler.passes import (
     draft_features,
     verify_features,
 )
-from coordinator.scheduler.rows import Batch, Worker
+from coordinator.scheduler.rows import Batch, Row, Worker
 from coordinator.scheduler.state import State
 from exspec.core.ids import Role
 
@@ -41,6 +41,10 @@ FIRST_IN_PLAY = 2
 """Groups in play before costs are known."""
 LEAST_STEPS = 0.5
 """Rounds with shorter drafts on average are taken to have none."""
+MOST_AT_ONCE = 4
+"""A draft worker is fed at most this many times a target's prefill tokens in one pass."""
+MISSED_SHARE = 0.5
+"""What a row's round brings less without a draft."""
 GROUPS_STEADY_ROUNDS = 16
 """Rounds a number of groups is kept for."""
 
@@ -156,15 +160,35 @@ class Costs(PassCosts):
             return limits.max_mixed_prefill_tokens
         return self._tokens_in(worker, self.usual_draft_seconds(worker), limits)
 
+    def is_fed_beside(self, row: Row, draft: Worker, limits: SchedulerLimits) -> bool:
+        """Whether a draft worker had better catch up on a row in pieces, beside rounds without it.
+
+        Fed at once, all rows of the draft worker wait. In pieces, the row goes without drafts for
+        as many rounds, in which the passes of both roles slow one another.
+        """
+        budget = self.feed_budget(draft, limits)
+        if row.draft_backlog <= budget:
+            return False
+        target = row.target
+        is_set = limits.max_mixed_prefill_tokens is not None
+        if is_set or row.draft_backlog > MOST_AT_ONCE * limits.max_prefill_tokens:
+            return True
+        if target is None or not (self.is_known(draft) and self.is_known(target)):
+            return True
+        feed = row.draft_backlog * self.marginal_seconds(draft, FED_TO_DRAFT)
+        size = target.num_live_rows / self.chosen_groups(target)
+        verify = self.seconds(target, self._typical_verify(target, size))
+        lost = MISSED_SHARE + size * (self.crowding(target) - 1)
+        return ceil(row.draft_backlog / budget) * verify * lost < feed * draft.num_live_rows
+
     def _tokens_in(self, worker: Worker, seconds: float, limits: SchedulerLimits) -> int:
         """Tokens fed in that time."""
         most = limits.max_prefill_tokens
         if not self.is_known(worker):
             return min(most, FIRST_BUDGET)
         price = self.marginal_seconds(worker, FED_FEATURE[worker.role])
-        return (
-            most if price * most <= seconds else max(min(most, LEAST_BUDGET), int(seconds / price))
-        )
+        num_tokens = int(seconds / price) if price * most > seconds else most
+        return max(min(most, LEAST_BUDGET), num_tokens)
 
     # Groups
 

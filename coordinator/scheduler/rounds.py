@@ -88,11 +88,10 @@ class Rounds:
 
     def _can_join(self, row: Row, num_drafts: int, plan: RoundPlan) -> bool:
         """Whether its draft can be part of this round; if only fed, it is from now on."""
-        if row.draft is not None and not plan.is_probe:
-            budget = self._costs.feed_budget(row.draft, self._limits)
-            if row.draft_backlog > budget:
-                self._state.want_feed(row)
-                return False
+        draft, is_free = row.draft, plan.is_probe
+        if draft and not is_free and self._costs.is_fed_beside(row, draft, self._limits):
+            self._state.want_feed(row)
+            return False
         return is_near(row, num_drafts)
 
     def _candidate(self, row: Row) -> Candidate | None:

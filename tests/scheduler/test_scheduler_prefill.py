@@ -186,3 +186,40 @@ def test_a_row_that_left_its_draft_worker_is_fed_no_more():
     bench.drafted()
     bench.verified()
     assert spans(bench, Draft) == []
+
+
+def newcomer_beside_a_running_row(seconds_per_fed_token: float) -> Bench:
+    """Row "b" of 200 tokens after its prefill; passes take 50 ms, draft passes 4 ms.
+
+    Row "a" ran alone before, and drafts are fed 1 to 3 tokens for it, so that all costs are known.
+    """
+    bench = Bench(rule="2", max_prefill_tokens=500)
+    bench.arrive("a", max_length=900)
+    for index in range(30):
+        if index == 24:
+            bench.arrive("b", length=200, max_length=900)
+        if bench.flights["d"]:
+            orders = bench.flights["d"][0].orders
+            fed = sum(order.end - order.start for order in orders)
+            seconds = 0.008 + seconds_per_fed_token * fed
+            bench.drafted(cost=PassCost(seconds, seconds))
+            continue
+        bench.verified(accepted={"a": index // 2 % 3}, cost=PassCost(0.05, 0.05))
+        if index > 24 and bench.row("b").target_kv_length:
+            break
+    assert bench.row("b").draft_kv_length == 0
+    return bench
+
+
+def test_a_draft_worker_that_catches_up_quickly_is_waited_for():
+    bench = newcomer_beside_a_running_row(0.00005)
+    assert ("b", 0, 201) in spans(bench, Draft)
+    assert bench.draft_of("b").num_draft_tokens == 2
+
+
+def test_a_draft_worker_that_catches_up_slowly_is_fed_in_pieces():
+    bench = newcomer_beside_a_running_row(0.002)
+    fed = [(start, end) for name, start, end in spans(bench, Draft) if name == "b"]
+    assert [start for start, _ in fed] == [0]
+    assert 0 < fed[0][1] < 100
+    assert bench.draft_of("b").num_draft_tokens == 0
