@@ -207,6 +207,7 @@ async def test_a_long_prompt_goes_in_beside_a_running_request_piece_by_piece(
 ):
     # One group, whatever passes cost on this machine: in two the prompt would go alone.
     monkeypatch.setattr(costs.Costs, "num_in_play", lambda _costs, _target: 1)
+    monkeypatch.setattr(costs.Costs, "num_groups", lambda _costs, _target, _rows, _limits: 1)
     limits = {"max_mixed_prefill_tokens": 8, "max_prefill_tokens": 64}
     async with world(policy=policy, num_speculative_tokens=k, **limits) as made:
         made.patience.hold()
