@@ -33,7 +33,7 @@ def demo(
     kv_layout: KvLayout = "slots",
     as_json: AsJson = False,
 ) -> None:
-    """Start a cluster, answer six prompts at once, and compare with plain decoding.
+    """Start a cluster, answer six prompts, alone and at once, and compare with plain decoding.
 
     Exit code 1 if any answer differs from plain decoding by one token.
     """
@@ -102,6 +102,7 @@ def _show(comparison: Comparison) -> None:
         table.add_row(*_cells(row))
     table.add_section()
     table.add_row(*_cells(comparison.total), style="bold")
+    table.add_row(*_cells(comparison.total_at_once), style="bold")
     console.print(table)
     for row in comparison.rows:
         if row.difference:

@@ -52,15 +52,23 @@ class Teller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """All prompts at once, one way. Seconds from the first request to the last answer."""
+    """All prompts, one way. Seconds from the first request to the last answer."""
 
     results: tuple[GenerationResult, ...]
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """The prompts with speculation and without, on one cluster."""
+
+    speculative: Pass
+    plain: Pass
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One prompt, or the total. `difference` says where plain decoding was left; empty: nowhere."""
+    """One prompt, or a total. `difference` says where plain decoding was left; empty: nowhere."""
 
     name: str
     num_prompt_tokens: int
@@ -75,21 +83,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What `exspec demo` found."""
+    """What `exspec demo` found: each prompt on its own, all of them so, and all at once."""
 
     rows: tuple[Row, ...]
     total: Row
+    total_at_once: Row
 
     @property
     def is_identical(self) -> bool:
         """Whether every answer is, token for token, that of plain decoding."""
-        return self.total.is_identical
+        return all(row.is_identical for row in self.rows)
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return {
             "rows": [asdict(row) for row in self.rows],
             "total": asdict(self.total),
+            "total_at_once": asdict(self.total_at_once),
             "is_identical": self.is_identical,
         }
 
@@ -102,19 +112,40 @@ def compare(cluster: LocalCluster, max_tokens: int, teller: Teller) -> Compariso
         stop_token_ids = client.list_models()[0].stop_token_ids
         # First passes of a shape are slow; neither way of decoding is to pay for the other's.
         _run(client, chats, min(WARM_UP_TOKENS, max_tokens), None, None)
-        teller.step(f"\n{len(PROMPTS)} prompts at once, with speculation; the first one live:\n")
+        teller.step(f"\n{len(PROMPTS)} prompts, one at a time, with speculation; the first live:\n")
         teller.step(f"> {PROMPTS[0]}")
-        speculative = _run(client, chats, max_tokens, None, teller)
+        speculative = _one_at_a_time(client, chats, max_tokens, None, teller)
         _tell_others(speculative, teller)
         teller.step("the same prompts on the same cluster without speculation …")
-        plain = _run(client, chats, max_tokens, 0, None)
-    teller.step("the same prompts one by one in this process, by plain decoding …")
+        single = Pair(speculative, _one_at_a_time(client, chats, max_tokens, 0, None))
+        teller.step("the same prompts all at once, with speculation and without …")
+        at_once = Pair(
+            _run(client, chats, max_tokens, None, None), _run(client, chats, max_tokens, 0, None)
+        )
+    teller.step("the same prompts in this process, by plain decoding …")
     judged = _judge(prompt_tokens, max_tokens, stop_token_ids, cluster.plan.model)
-    rows = tuple(
-        _row(*columns)
-        for columns in zip(PROMPTS, speculative.results, plain.results, judged, strict=True)
+    rows = tuple(_row(index, single, at_once, tokens) for index, tokens in enumerate(judged))
+    is_identical = all(row.is_identical for row in rows)
+    return Comparison(
+        rows,
+        _total("one at a time", single, is_identical),
+        _total("all at once", at_once, is_identical),
     )
-    return Comparison(rows, _total(rows, speculative, plain))
+
+
+def _one_at_a_time(
+    client: Client,
+    chats: Sequence[Sequence[ChatMessage]],
+    max_tokens: int,
+    num_speculative_tokens: int | None,
+    teller: Teller | None,
+) -> Pass:
+    passes = [
+        _run(client, [chat], max_tokens, num_speculative_tokens, None if index else teller)
+        for index, chat in enumerate(chats)
+    ]
+    results = tuple(result for one in passes for result in one.results)
+    return Pass(results, sum(one.seconds for one in passes))
 
 
 def _run(
@@ -124,6 +155,7 @@ def _run(
     num_speculative_tokens: int | None,
     teller: Teller | None,
 ) -> Pass:
+    """All at once; `teller` hears the first answer as it comes."""
     start = monotonic()
     with client.stream_batch(
         chats, max_tokens=max_tokens, num_speculative_tokens=num_speculative_tokens
@@ -161,19 +193,23 @@ def _judge(
     return [generate_plain(loaded, tokens, max_tokens, stop_token_ids) for tokens in prompt_tokens]
 
 
-def _row(
-    prompt: str,
-    speculative: GenerationResult,
-    plain: GenerationResult,
-    judged: tuple[int, ...],
-) -> Row:
+def _row(index: int, single: Pair, at_once: Pair, judged: tuple[int, ...]) -> Row:
+    """One prompt: the numbers of its own run, what differs in any."""
+    ways = (
+        ("with speculation", single.speculative),
+        ("without drafts", single.plain),
+        ("with speculation among all", at_once.speculative),
+        ("without drafts among all", at_once.plain),
+    )
+    answers = [(way, one.results[index].token_ids) for way, one in ways]
     differences = [
-        f"{way} differs from plain decoding at token {first_difference(result.token_ids, judged)}"
-        for way, result in (("speculative", speculative), ("without drafts", plain))
-        if result.token_ids != judged
+        f"{way}, it differs from plain decoding at token {first_difference(tokens, judged)}"
+        for way, tokens in answers
+        if tokens != judged
     ]
+    speculative, plain = single.speculative.results[index], single.plain.results[index]
     return Row(
-        name=prompt.splitlines()[0],
+        name=PROMPTS[index].splitlines()[0],
         num_prompt_tokens=speculative.usage.num_prompt_tokens,
         num_tokens=len(speculative.token_ids),
         num_rounds=speculative.speculation.num_rounds,
@@ -185,18 +221,19 @@ def _row(
     )
 
 
-def _total(rows: Sequence[Row], speculative: Pass, plain: Pass) -> Row:
-    num_rounds = sum(row.num_rounds for row in rows)
-    accepted = sum(result.speculation.num_accepted_tokens for result in speculative.results)
+def _total(name: str, pair: Pair, is_identical: bool) -> Row:
+    results = pair.speculative.results
+    num_rounds = sum(result.speculation.num_rounds for result in results)
+    accepted = sum(result.speculation.num_accepted_tokens for result in results)
     return Row(
-        name="total",
-        num_prompt_tokens=sum(row.num_prompt_tokens for row in rows),
-        num_tokens=sum(row.num_tokens for row in rows),
+        name=name,
+        num_prompt_tokens=sum(result.usage.num_prompt_tokens for result in results),
+        num_tokens=sum(len(result.token_ids) for result in results),
         num_rounds=num_rounds,
         acceptance_length=1 + accepted / num_rounds if num_rounds else 0.0,
-        speculative_tokens_per_second=_pass_rate(speculative),
-        plain_tokens_per_second=_pass_rate(plain),
-        is_identical=all(row.is_identical for row in rows),
+        speculative_tokens_per_second=_pass_rate(pair.speculative),
+        plain_tokens_per_second=_pass_rate(pair.plain),
+        is_identical=is_identical,
     )
 
 
