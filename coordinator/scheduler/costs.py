@@ -1,4 +1,4 @@
-"""What follows from the costs of passes: how many groups pay, budgets, patience.
+"""What follows from the costs of passes: how many groups pay, patience.
 
 Reads rows and batches, changes none. How many tokens to draft is `adaptive`'s business.
 """
@@ -15,24 +15,16 @@ from coordinator.scheduler.events import PassCost
 from coordinator.scheduler.limits import SchedulerLimits
 from coordinator.scheduler.passes import (
     CONTEXT_UNIT,
-    FED_TO_DRAFT,
-    FED_TO_TARGET,
     PassCosts,
     draft_features,
     verify_features,
 )
-from coordinator.scheduler.rows import Batch, Row, Worker
+from coordinator.scheduler.rows import Batch, Worker
 from coordinator.scheduler.state import State
-from exspec.core.ids import Role
 
 FIRST_PATIENCE_SECONDS = 2.0
 LEAST_PATIENCE_SECONDS = 0.05
 """What hiccups of processes and wires take; waiting less would only throw drafts away."""
-MIXED_STRETCH = 3.0
-"""How many times as long a pass may take for prefill that joins it."""
-FIRST_BUDGET = 128
-LEAST_BUDGET = 16
-FED_FEATURE = {Role.TARGET: FED_TO_TARGET, Role.DRAFT: FED_TO_DRAFT}
 MORE_GROUPS = 2
 """Groups tried beyond the fewest that hold all rows."""
 GROUPS_MARGIN = 0.95
@@ -41,10 +33,6 @@ FIRST_IN_PLAY = 2
 """Groups in play before costs are known."""
 LEAST_STEPS = 0.5
 """Rounds with shorter drafts on average are taken to have none."""
-MOST_AT_ONCE = 4
-"""A draft worker is fed at most this many times a target's prefill tokens in one pass."""
-MISSED_SHARE = 0.5
-"""What a row's round brings less without a draft."""
 GROUPS_STEADY_ROUNDS = 16
 """Rounds a number of groups is kept for."""
 
@@ -74,7 +62,7 @@ class RoundShape:
 
 
 class Costs(PassCosts):
-    """Adds to what passes cost what follows for rounds: groups, budgets, patience."""
+    """Adds to what passes cost what follows for rounds: groups, patience."""
 
     def __init__(self, state: State) -> None:
         super().__init__()
@@ -119,6 +107,13 @@ class Costs(PassCosts):
         """What `num_groups` said last."""
         return self._shape(target).num_groups
 
+    def verify_seconds(self, target: Worker, num_rows: float) -> float:
+        """A pass of so many rows, in rounds as they are lately."""
+        shape = self._shape(target)
+        context = num_rows * shape.context_per_row.value / CONTEXT_UNIT
+        tokens = num_rows * shape.tokens_per_row.value
+        return self.seconds(target, (1.0, num_rows, tokens, context))
+
     def patience(self, worker: Worker, orders: Sequence[DraftOrder]) -> float:
         """Seconds after which waiting for a draft costs more than a round without it.
 
@@ -134,61 +129,12 @@ class Costs(PassCosts):
         ]
         own = sum(self.seconds(worker, draft_features(line)) for line in (*lines, orders))
         verify = max(
-            self.seconds(target, self._typical_verify(target, target.num_live_rows))
-            + self.wire_seconds(target)
+            self.verify_seconds(target, target.num_live_rows) + self.wire_seconds(target)
             for target in targets
         )
         patience = 2 * (own + self.wire_seconds(worker)) + verify
         most = max(order.num_draft_tokens for order in orders)
         return min(patience, max(LEAST_PATIENCE_SECONDS, (1 + most) * verify)) if most else patience
-
-    # Budgets
-
-    def prefill_budget(self, target: Worker, num_deciding: int, limits: SchedulerLimits) -> int:
-        """Prefill tokens that may join a pass `num_deciding` rows wait for.
-
-        So many that the pass takes about `MIXED_STRETCH` times as long, unless the limits say it.
-        """
-        if limits.max_mixed_prefill_tokens is not None:
-            return limits.max_mixed_prefill_tokens
-        seconds = self.seconds(target, self._typical_verify(target, num_deciding))
-        return self._tokens_in(target, (MIXED_STRETCH - 1) * seconds, limits)
-
-    def feed_budget(self, worker: Worker, limits: SchedulerLimits) -> int:
-        """Tokens a draft worker may be fed in the time that a usual draft takes it."""
-        if limits.max_mixed_prefill_tokens is not None:
-            return limits.max_mixed_prefill_tokens
-        return self._tokens_in(worker, self.usual_draft_seconds(worker), limits)
-
-    def is_fed_beside(self, row: Row, draft: Worker, limits: SchedulerLimits) -> bool:
-        """Whether a draft worker had better catch up on a row in pieces, beside rounds without it.
-
-        Fed at once, all rows of the draft worker wait. In pieces, the row goes without drafts for
-        as many rounds, in which the passes of both roles slow one another.
-        """
-        budget = self.feed_budget(draft, limits)
-        if row.draft_backlog <= budget:
-            return False
-        target = row.target
-        is_set = limits.max_mixed_prefill_tokens is not None
-        if is_set or row.draft_backlog > MOST_AT_ONCE * limits.max_prefill_tokens:
-            return True
-        if target is None or not (self.is_known(draft) and self.is_known(target)):
-            return True
-        feed = row.draft_backlog * self.marginal_seconds(draft, FED_TO_DRAFT)
-        size = target.num_live_rows / self.chosen_groups(target)
-        verify = self.seconds(target, self._typical_verify(target, size))
-        lost = MISSED_SHARE + size * (self.crowding(target) - 1)
-        return ceil(row.draft_backlog / budget) * verify * lost < feed * draft.num_live_rows
-
-    def _tokens_in(self, worker: Worker, seconds: float, limits: SchedulerLimits) -> int:
-        """Tokens fed in that time."""
-        most = limits.max_prefill_tokens
-        if not self.is_known(worker):
-            return min(most, FIRST_BUDGET)
-        price = self.marginal_seconds(worker, FED_FEATURE[worker.role])
-        num_tokens = int(seconds / price) if price * most > seconds else most
-        return max(min(most, LEAST_BUDGET), num_tokens)
 
     # Groups
 
@@ -274,7 +220,7 @@ class Costs(PassCosts):
         drafts = self._drafts_in_use() if shape.num_steps.value >= LEAST_STEPS else ()
         if not all(self.is_known(worker) for worker in (target, *drafts)):
             return None
-        verify = self.seconds(target, self._typical_verify(target, size))
+        verify = self.verify_seconds(target, size)
         draft, wire = 0.0, self.wire_seconds(target)
         if drafts:
             draft = max(
@@ -287,11 +233,6 @@ class Costs(PassCosts):
 
     def _drafts_in_use(self) -> list[Worker]:
         return [worker for worker in self._state.drafts.values() if worker.rows]
-
-    def _typical_verify(self, target: Worker, num_rows: float) -> tuple[float, ...]:
-        shape = self._shape(target)
-        context = num_rows * shape.context_per_row.value / CONTEXT_UNIT
-        return (1.0, num_rows, num_rows * shape.tokens_per_row.value, context)
 
     def _shape(self, target: Worker) -> RoundShape:
         shape = self._shapes.get(target.join_index)

@@ -5,6 +5,7 @@ No event is handled here, no home changes here, and no round begins here.
 
 from __future__ import annotations
 
+from coordinator.scheduler.budgets import Budgets
 from coordinator.scheduler.commands import Command, Draft, DraftOrder, Verify
 from coordinator.scheduler.costs import Costs
 from coordinator.scheduler.limits import SchedulerLimits
@@ -29,6 +30,7 @@ class Dispatcher:
         self._state = state
         self._costs = costs
         self._limits = limits
+        self._budgets = Budgets(costs, limits)
         self._next_batch_id = first_batch_id
 
     def dispatch(self) -> list[Command]:
@@ -61,7 +63,7 @@ class Dispatcher:
 
     def _feed(self, worker: Worker) -> tuple[Draft, ...]:
         """What no round waits for, in pieces that hold drafts up for little time."""
-        feed = feed_orders(worker, self._costs.feed_budget(worker, self._limits))
+        feed = feed_orders(worker, self._budgets.feed(worker))
         if not feed:
             return ()
         orders = tuple([order for _, order in feed])
@@ -99,7 +101,7 @@ class Dispatcher:
         num_deciding = sum(1 for row in rows if not in_prefill(row))
         if not num_deciding:
             return plan_verify(rows, self._limits.max_prefill_tokens)
-        return plan_verify(rows, self._costs.prefill_budget(target, num_deciding, self._limits))
+        return plan_verify(rows, self._budgets.prefill(target, num_deciding))
 
     def _align(self, plan: VerifyPlan) -> None:
         if plan.alignment is not None:

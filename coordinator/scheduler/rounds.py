@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinator.scheduler.budgets import Budgets
 from coordinator.scheduler.costs import Costs
 from coordinator.scheduler.homes import Homes
 from coordinator.scheduler.limits import SchedulerLimits
@@ -43,6 +44,7 @@ class Rounds:
         self._rule = rule
         self._costs = costs
         self._limits = limits
+        self._budgets = Budgets(costs, limits)
 
     def begin(self) -> None:
         """Begin every round that may begin now."""
@@ -89,7 +91,7 @@ class Rounds:
     def _can_join(self, row: Row, num_drafts: int, plan: RoundPlan) -> bool:
         """Whether its draft can be part of this round; if only fed, it is from now on."""
         draft, is_free = row.draft, plan.is_probe
-        if draft and not is_free and self._costs.is_fed_beside(row, draft, self._limits):
+        if draft and not is_free and self._budgets.is_fed_beside(row, draft):
             self._state.want_feed(row)
             return False
         return is_near(row, num_drafts)

@@ -9,7 +9,7 @@ from scheduler_drills import run_queue
 from scheduler_plants import assert_caught, caught_by, plants_of
 
 from coordinator.scheduler import dispatch, orders
-from coordinator.scheduler.costs import Costs
+from coordinator.scheduler.budgets import Budgets
 from coordinator.scheduler.queueing import Place, Turns
 
 # Prefill
@@ -17,7 +17,7 @@ from coordinator.scheduler.queueing import Place, Turns
 
 @caught_by("mixed-budget")
 def plant_mixed_budget_ignored(patch) -> None:
-    patch.setattr(Costs, "prefill_budget", lambda self, target, num, limits: 99)
+    patch.setattr(Budgets, "prefill", lambda self, target, num: 99)
 
 
 @caught_by("prefill-budget")
