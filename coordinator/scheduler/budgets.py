@@ -38,15 +38,11 @@ class Budgets:
 
         So many that the pass takes about `MIXED_STRETCH` times as long, unless the limits say it.
         """
-        if self._limits.max_mixed_prefill_tokens is not None:
-            return self._limits.max_mixed_prefill_tokens
         seconds = self._costs.verify_seconds(target, num_deciding)
         return self._tokens_in(target, (MIXED_STRETCH - 1) * seconds)
 
     def feed(self, draft: Worker) -> int:
         """Tokens a draft worker may be fed in the time that a usual draft takes it."""
-        if self._limits.max_mixed_prefill_tokens is not None:
-            return self._limits.max_mixed_prefill_tokens
         return self._tokens_in(draft, self._costs.usual_draft_seconds(draft))
 
     def is_fed_beside(self, row: Row, draft: Worker) -> bool:
@@ -72,7 +68,9 @@ class Budgets:
         return at_once > MOST_VERIFIES * verify or at_once * draft.num_live_rows > in_pieces
 
     def _tokens_in(self, worker: Worker, seconds: float) -> int:
-        """Tokens fed in that time."""
+        """Tokens fed in that time, unless the limits say how many."""
+        if self._limits.max_mixed_prefill_tokens is not None:
+            return self._limits.max_mixed_prefill_tokens
         most = self._limits.max_prefill_tokens
         if not self._costs.is_known(worker):
             return min(most, FIRST_BUDGET)

@@ -90,8 +90,8 @@ class Rounds:
 
     def _can_join(self, row: Row, num_drafts: int, plan: RoundPlan) -> bool:
         """Whether its draft can be part of this round; if only fed, it is from now on."""
-        draft, is_free = row.draft, plan.is_probe
-        if draft and not is_free and self._budgets.is_fed_beside(row, draft):
+        draft = row.draft
+        if draft is not None and not plan.is_probe and self._budgets.is_fed_beside(row, draft):
             self._state.want_feed(row)
             return False
         return is_near(row, num_drafts)

@@ -107,20 +107,22 @@ class Comparison:
 def compare(cluster: LocalCluster, max_tokens: int, teller: Teller) -> Comparison:
     """Run the prompts with speculation, without, and plainly in this process."""
     chats = [(ChatMessage("user", prompt),) for prompt in PROMPTS]
+    alone, together = [[chat] for chat in chats], [chats]
     with cluster, Client(cluster.address) as client:
         prompt_tokens = [client.tokenize(chat).token_ids for chat in chats]
         stop_token_ids = client.list_models()[0].stop_token_ids
         # First passes of a shape are slow; neither way of decoding is to pay for the other's.
-        _run(client, chats, min(WARM_UP_TOKENS, max_tokens), None, None)
+        _run(client, together, min(WARM_UP_TOKENS, max_tokens), None, None)
         teller.step(f"\n{len(PROMPTS)} prompts, one at a time, with speculation; the first live:\n")
         teller.step(f"> {PROMPTS[0]}")
-        speculative = _one_at_a_time(client, chats, max_tokens, None, teller)
+        speculative = _run(client, alone, max_tokens, None, teller)
         _tell_others(speculative, teller)
         teller.step("the same prompts on the same cluster without speculation …")
-        single = Pair(speculative, _one_at_a_time(client, chats, max_tokens, 0, None))
+        single = Pair(speculative, _run(client, alone, max_tokens, 0, None))
         teller.step("the same prompts all at once, with speculation and without …")
         at_once = Pair(
-            _run(client, chats, max_tokens, None, None), _run(client, chats, max_tokens, 0, None)
+            _run(client, together, max_tokens, None, None),
+            _run(client, together, max_tokens, 0, None),
         )
     teller.step("the same prompts in this process, by plain decoding …")
     judged = _judge(prompt_tokens, max_tokens, stop_token_ids, cluster.plan.model)
@@ -133,37 +135,25 @@ def compare(cluster: LocalCluster, max_tokens: int, teller: Teller) -> Compariso
     )
 
 
-def _one_at_a_time(
-    client: Client,
-    chats: Sequence[Sequence[ChatMessage]],
-    max_tokens: int,
-    num_speculative_tokens: int | None,
-    teller: Teller | None,
-) -> Pass:
-    passes = [
-        _run(client, [chat], max_tokens, num_speculative_tokens, None if index else teller)
-        for index, chat in enumerate(chats)
-    ]
-    results = tuple(result for one in passes for result in one.results)
-    return Pass(results, sum(one.seconds for one in passes))
-
-
 def _run(
     client: Client,
-    chats: Sequence[Sequence[ChatMessage]],
+    groups: Sequence[Sequence[Sequence[ChatMessage]]],
     max_tokens: int,
     num_speculative_tokens: int | None,
     teller: Teller | None,
 ) -> Pass:
-    """All at once; `teller` hears the first answer as it comes."""
+    """One group after another, each all at once; `teller` hears the first answer as it comes."""
+    results: list[GenerationResult] = []
     start = monotonic()
-    with client.stream_batch(
-        chats, max_tokens=max_tokens, num_speculative_tokens=num_speculative_tokens
-    ) as stream:
-        for index, event in stream:
-            if teller is not None and index == 0 and isinstance(event, Delta):
-                teller.piece(event.text)
-        results = [_result(item) for item in stream.final()]
+    for chats in groups:
+        with client.stream_batch(
+            chats, max_tokens=max_tokens, num_speculative_tokens=num_speculative_tokens
+        ) as stream:
+            for index, event in stream:
+                is_first = not results and index == 0
+                if teller is not None and is_first and isinstance(event, Delta):
+                    teller.piece(event.text)
+            results += [_result(item) for item in stream.final()]
     return Pass(tuple(results), monotonic() - start)
 
 
